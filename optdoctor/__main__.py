@@ -1,0 +1,5 @@
+"""`python -m optdoctor`."""
+
+from optdoctor.cli import main
+
+main()

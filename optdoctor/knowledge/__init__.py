@@ -1,0 +1,1 @@
+"""Data without heavy imports: families, layer kinds, number formats, spellings of knobs."""

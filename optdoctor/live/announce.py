@@ -1,0 +1,65 @@
+"""What is new between two diagnoses: a pure function, so that nothing is told twice."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from optdoctor.findings import SEVERITIES, Diagnosis, Finding, Notice, Severity
+from optdoctor.rule import Rule
+
+EXAMS = 3
+"""Examinations in a row that must find a statistical rule before it is announced."""
+ROWS = 500
+"""Loss rows below which a statistical rule is not announced."""
+
+
+def notices(
+    announced: Mapping[str, Finding], diagnosis: Diagnosis, step: int, ripe: Mapping[str, bool]
+) -> list[Notice]:
+    """What appeared, worsened or ended.
+
+    `announced` holds the finding last told of, by rule; `ripe` says for each found rule whether it
+    may be announced yet.
+    """
+    now = {f.rule: f for f in reversed(diagnosis.findings)}
+    told = []
+    for rule, finding in now.items():
+        before = announced.get(rule)
+        if before is None:
+            if ripe.get(rule, False):
+                told.append(Notice(step, "appeared", finding))
+        elif SEVERITIES.index(finding.severity) > SEVERITIES.index(before.severity):
+            told.append(Notice(step, "worsened", finding))
+    told += [Notice(step, "ended", f) for rule, f in announced.items() if rule not in now]
+    return sorted(told, key=lambda notice: (notice.finding.steps, notice.finding.rule))
+
+
+def ripe(rules: Mapping[str, Rule], exams: Mapping[str, int], rows: int) -> dict[str, bool]:
+    """{found rule: whether it may be announced}, from how many exams in a row have found it.
+
+    A rule that counts the fault itself, or decides from one row, speaks at once; a statistic that
+    is asked again and again would alarm on healthy runs.
+    """
+    return {
+        name: rules[name].mechanism
+        or rules[name].limits.rows <= 1
+        or (count >= EXAMS and rows >= ROWS)
+        for name, count in exams.items()
+    }
+
+
+def announced_in(rows: Iterable[Mapping[str, Any]]) -> dict[str, Finding]:
+    """{rule: the finding last told of}, from the rows of findings.jsonl of an earlier process."""
+    told: dict[str, Finding] = {}
+    for row in rows:
+        try:
+            rule, finding = str(row["rule"]), row["finding"]
+            if row["what"] == "ended":
+                told.pop(rule, None)
+                continue
+            first, last = finding["steps"]
+            told[rule] = Finding(
+                Severity(row["severity"]), str(finding["summary"]), (first, last), (), rule=rule
+            )
+        except (KeyError, TypeError, ValueError):
+            continue
+    return told

@@ -1,0 +1,222 @@
+"""One sampled step of one optimizer as vitals: the weights before, then everything after the step.
+
+Sums and extremes are exact; shares come from at most 4096 elements a tensor, chosen once by a
+private generator. Every number of a sample crosses to the host in one transfer.
+"""
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.optim import Optimizer
+
+from optdoctor.live.tensors import Tracked
+from optdoctor.optimizers import Moments, Probe
+
+SAMPLE = 4096
+"""Elements of a tensor from which shares are taken."""
+LEAST_PARAM_RMS = 1e-6
+"""Weights below this are as good as zero: their update ratio says nothing."""
+
+PLAIN = ("grad_rms", "grad_absmax", "grad_nonfinite", "param_rms")
+UPDATE = ("update_rms", "update_nonfinite", "update_unchanged")
+MOMENT = (
+    "moment1_rms",
+    "moment2_rms",
+    "moment2_min",
+    "moment2_max",
+    "moment2_zero",
+    "effective_lr",
+)
+TENSOR_CHANNELS = (*PLAIN, *UPDATE, *MOMENT, "tensor_lr", "update_ratio")
+"""What a sample holds."""
+MEASURED = (*PLAIN, *UPDATE, *MOMENT, "grad_sum_of_squares")
+"""Rows of the block that crosses to the host; the last is for the global norm only."""
+
+
+class Collector:
+    """Measures the tensors of one optimizer. `before` in the pre-hook, `after` in the post-hook."""
+
+    def __init__(self, optimizer: Optimizer, probe: Probe, tracked: Tracked) -> None:
+        self._optimizer, self._probe, self._tracked = optimizer, probe, tracked
+        self._old: list[Tensor | None] = []
+        self._index: dict[int, Tensor | None] = {}
+        self._count_in_full: set[int] = set()
+
+    @torch.no_grad()
+    def before(self) -> None:
+        """Keeps a copy of the weights that the step is about to change."""
+        self._old = [
+            _local(p).clone() if info.in_optimizer and p.requires_grad else None
+            for p, info in zip(self._tracked.parameters, self._tracked.tensors, strict=True)
+        ]
+
+    @torch.no_grad()
+    def after(self) -> tuple[dict[str, float], dict[str, NDArray[np.float32]]]:
+        """Step values and tensor rows [P] of the step just made; NaN where nothing was measured."""
+        columns = [self._measure(i) for i in range(len(self._tracked.parameters))]
+        self._old = []
+        block = _to_host(columns)  # [C, P] float64
+        rows = dict(zip(MEASURED, block, strict=True))
+        norm = float(np.sqrt(np.nansum(rows.pop("grad_sum_of_squares"))))
+        rows["tensor_lr"] = self._rates()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratio = rows["update_rms"] / rows["param_rms"]
+            rows["update_ratio"] = np.where(rows["param_rms"] < LEAST_PARAM_RMS, np.nan, ratio)
+            rows["update_unchanged"] = np.where(
+                rows["tensor_lr"] == 0, np.nan, rows["update_unchanged"]
+            )
+            if not self._probe.adaptive:
+                rows["effective_lr"] = rows["update_rms"] / rows["grad_rms"]
+        self._count_in_full = set(np.flatnonzero(rows["moment2_min"] == 0).tolist())
+        tensors = {}
+        for name, row in rows.items():
+            finite = np.where(np.isfinite(row), row, np.nan)
+            if not np.isnan(finite).all():
+                with np.errstate(over="ignore"):
+                    tensors[name] = finite.astype(np.float32)
+        return {"grad_norm_used": norm}, tensors
+
+    def rate(self, group: int) -> float:
+        """The learning rate of a group now."""
+        return _scalar(self._optimizer.param_groups[group].get("lr"))
+
+    def _rates(self) -> NDArray[np.float64]:
+        rates = [self.rate(i) for i in range(len(self._optimizer.param_groups))]
+        return np.array(
+            [rates[t.group] if t.in_optimizer else np.nan for t in self._tracked.tensors]
+        )
+
+    def _measure(self, i: int) -> list[Tensor | float]:
+        parameter, old = self._tracked.parameters[i], self._old[i] if self._old else None
+        info, values = self._tracked.tensors[i], dict[str, Tensor | float]()
+        if not info.in_optimizer:
+            return [np.nan] * len(MEASURED)
+        new, grad = _local(parameter), parameter.grad
+        values["param_rms"] = _rms(new)
+        if grad is not None and grad.numel():
+            grad = _local(grad.to_dense() if grad.layout != torch.strided else grad)
+            values |= _gradient(grad)
+        else:
+            grad = None
+        if old is not None and new.numel() and old.shape == new.shape:
+            delta = new.to(_wide(new)) - old.to(_wide(old))
+            values["update_rms"] = _rms(delta)
+            values["update_nonfinite"] = (~torch.isfinite(delta)).sum()
+            if grad is not None:
+                chosen = [_take(t, self._sampled(i, new)) for t in (new, old, grad)]
+                moving = chosen[2] != 0
+                values["update_unchanged"] = (
+                    moving & (chosen[0] == chosen[1])
+                ).sum() / moving.sum()
+        state = self._optimizer.state.get(parameter) or {}
+        values |= self._moments(i, self._probe.moments(state), info.group)
+        return [values.get(name, np.nan) for name in MEASURED]
+
+    def _moments(self, i: int, moments: Moments, group: int) -> dict[str, Tensor | float]:
+        first, second = moments.first, moments.second
+        if not isinstance(first, Tensor) or not isinstance(second, Tensor) or not second.numel():
+            return {}
+        first, second = _local(first), _local(second)
+        finite = torch.isfinite(second)
+        values: dict[str, Tensor | float] = {
+            "moment1_rms": _rms(first),
+            "moment2_rms": _rms(second),
+            "moment2_min": torch.where(finite, second, torch.inf).min(),
+            "moment2_max": torch.where(finite, second, -torch.inf).max(),
+        }
+        index = self._sampled(i, second)
+        whole = i in self._count_in_full
+        m, v = (first, second) if whole else (_take(first, index), _take(second, index))
+        values["moment2_zero"] = ((v == 0) & (m != 0)).sum() / v.numel()
+        values["effective_lr"] = self._effective_lr(_take(second, index), moments, group)
+        return values
+
+    def _effective_lr(self, second: Tensor, moments: Moments, group: int) -> Tensor | float:
+        settings = self._probe.facts(self._optimizer.param_groups[group])
+        count = _scalar(moments.step)
+        if not count > 0:
+            return np.nan
+        correction1 = 1 - settings["beta1"] ** count
+        correction2 = (1 - settings["beta2"] ** count) ** 0.5
+        root = second.double().sqrt()
+        each = (
+            self.rate(group) * correction2 / (correction1 * (root + settings["eps"] * correction2))
+        )
+        usable = torch.isfinite(each)
+        return torch.where(usable, each, 0).sum() / usable.sum()
+
+    def _sampled(self, i: int, tensor: Tensor) -> Tensor | None:
+        """Positions of the sampled elements, the same for the whole run; None means all."""
+        if i not in self._index:
+            if tensor.numel() <= SAMPLE:
+                self._index[i] = None
+            else:
+                generator = torch.Generator()
+                generator.manual_seed(zlib.crc32(self._tracked.tensors[i].name.encode()))
+                chosen = torch.randint(tensor.numel(), (SAMPLE,), generator=generator)
+                self._index[i] = chosen.to(tensor.device)
+        return self._index[i]
+
+
+def _gradient(grad: Tensor) -> dict[str, Tensor | float]:
+    finite = torch.isfinite(grad)
+    magnitude = torch.where(finite, grad, 0).abs()
+    squares = magnitude.double().square().sum()
+    return {
+        "grad_rms": (squares / finite.sum()).sqrt(),
+        "grad_absmax": magnitude.max(),
+        "grad_nonfinite": (~finite).sum(),
+        "grad_sum_of_squares": squares,
+    }
+
+
+def _rms(tensor: Tensor) -> Tensor | float:
+    """Over finite elements, NaN if there are none."""
+    if not tensor.numel():
+        return np.nan
+    finite = torch.isfinite(tensor)
+    return (torch.where(finite, tensor, 0).double().square().sum() / finite.sum()).sqrt()
+
+
+def _take(tensor: Tensor, index: Tensor | None) -> Tensor:
+    return tensor.reshape(-1) if index is None else tensor.reshape(-1)[index]
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """The plain real tensor on this rank."""
+    tensor = tensor.detach()
+    if hasattr(tensor, "to_local"):
+        tensor = tensor.to_local()
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+def _to_host(columns: Sequence[Sequence[Tensor | float]]) -> NDArray[np.float64]:
+    """[C, P] float64: one stack a device, one transfer each."""
+    block = np.full((len(MEASURED), len(columns)), np.nan)
+    by_device: dict[torch.device, list[tuple[int, int, Tensor]]] = {}
+    for p, column in enumerate(columns):
+        for c, value in enumerate(column):
+            if isinstance(value, Tensor):
+                by_device.setdefault(value.device, []).append((c, p, value.double().reshape(())))
+            else:
+                block[c, p] = value
+    for cells in by_device.values():
+        rows, cols, values = zip(*cells, strict=True)
+        block[list(rows), list(cols)] = torch.stack(values).cpu().numpy()
+    return block
+
+
+def _scalar(value: Any) -> float:
+    """A rate or counter that may be a number, a 0-dim tensor, or missing."""
+    if isinstance(value, Tensor):
+        return float(_local(value))
+    return float(value) if isinstance(value, int | float) else float("nan")

@@ -1,0 +1,218 @@
+"""`watch`: the doctor of a training, from the first line to the report."""
+
+import atexit
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from optdoctor import settings as settings_file
+from optdoctor.channels import is_channel
+from optdoctor.findings import SEVERITIES, Diagnosis, Verdict
+from optdoctor.live.run import Run
+from optdoctor.live.schedule import Schedule
+from optdoctor.optimizers import innermost
+from optdoctor.sinks import Place, make
+from optdoctor.trace import Fact
+
+_GRAVITY = (Verdict.HEALTHY, Verdict.UNKNOWN, Verdict.SICK)
+
+
+class Doctor:
+    """Watches one training; each optimizer is a run of its own in `runs`.
+
+    A context manager: leaving it closes the doctor, and lets an exception of the training pass.
+    """
+
+    def __init__(self, runs: Sequence[Run], undo: Callable[[], None] = lambda: None) -> None:
+        self.runs = tuple(runs)
+        self._undo = undo
+        close = weakref.WeakMethod(self.close)
+        # A training that dies leaves its report all the same.
+        self._at_exit = atexit.register(lambda: (method := close()) and method())
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """The last diagnosis, of the worst run where there are several."""
+
+        def gravity(diagnosis: Diagnosis) -> tuple[int, int]:
+            worst = diagnosis.worst
+            severity = -1 if worst is None else SEVERITIES.index(worst)
+            return _GRAVITY.index(diagnosis.verdict), severity
+
+        return max((run.diagnosis for run in self.runs), key=gravity)
+
+    def log(self, *, run: int | None = None, **values: float | Tensor) -> None:
+        """Takes numbers of the training: loss, eval_loss, batch_index or any metric.
+
+        A loss belongs to the update being made; values without one, as of an evaluation, to the last
+        finished update. Several of one update, as of micro-batches, are averaged. Tensors are copied
+        where they are, without waiting for them. `run` names one of several optimizers.
+        """
+        chosen = self.runs if run is None else (self.runs[run],)
+        numbers = {}
+        for name, value in values.items():
+            number = _number(value)
+            if number is not None:
+                numbers[name if is_channel(name) else f"metric:{name}"] = number
+        for one in chosen:
+            one.log(numbers)
+
+    def close(self) -> Diagnosis:
+        """Takes every hook away, examines for the last time and reports; twice gives the same."""
+        self._undo()
+        atexit.unregister(self._at_exit)
+        for run in self.runs:
+            run.close()
+        return self.diagnosis
+
+    def __enter__(self) -> "Doctor":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def watch(
+    model: nn.Module,
+    optimizer: Any,
+    *,
+    out: str | Path | None = "optdoctor-run",
+    overhead: float = 0.01,
+    interval: int | None = None,
+    sinks: Iterable[str] = ("console",),
+    treat: Iterable[str] = (),
+    scaler: Any = None,
+    first_step: int | None = None,
+) -> Doctor:
+    """Watches a training from now until `close()`.
+
+    Args:
+        model: its parameters give the tensors their names.
+        optimizer: any torch optimizer, a wrapper of one, or a list of them.
+        out: folder of the run record; None writes nothing.
+        overhead: share of training time that watching may cost, or 30 us an update if that is more.
+        interval: sample every so many updates instead of as the budget allows.
+        sinks: where findings go while training; ("console",) is standard error.
+        treat: treatments to apply while training; none exists yet.
+        scaler: the GradScaler, so that updates it skips are counted.
+        first_step: number of the next update; None follows the optimizer's state, else the record.
+
+    Raises:
+        TypeError: `optimizer` holds no torch optimizer.
+        ValueError: an unknown sink or treatment, an overhead that is no share.
+        SettingsError: `[tool.optdoctor]` has an unknown key.
+    """
+    return start(
+        model,
+        optimizer,
+        out=out,
+        overhead=overhead,
+        interval=interval,
+        sinks=sinks,
+        treat=treat,
+        scaler=scaler,
+        first_step=first_step,
+        facts={"framework": "torch", "step_source": "logged"},
+    )
+
+
+def start(
+    model: nn.Module,
+    optimizer: Any,
+    *,
+    out: str | Path | None,
+    overhead: float,
+    interval: int | None,
+    sinks: Iterable[str],
+    treat: Iterable[str],
+    scaler: Any = None,
+    first_step: int | None = None,
+    facts: Mapping[str, Fact],
+) -> Doctor:
+    """`watch` for a framework, with the facts that it knows."""
+    check(overhead=overhead, interval=interval, treat=treat)
+    several = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    settings = settings_file.load()
+    folder = Path(out) if out is not None and _is_first_rank() else None
+    names = tuple(sinks) if _is_first_rank() else ()
+    runs = []
+    for i, one in enumerate(several):
+        place = folder if folder is None or len(several) == 1 else folder / str(i)
+        runs.append(
+            Run(
+                model,
+                one,
+                out=place,
+                schedule=Schedule(overhead, interval),
+                sinks=[make(name, Place(place)) for name in names],
+                settings=settings,
+                facts=facts,
+                first_step=first_step,
+            )
+        )
+    return Doctor(runs, _count_skips(scaler, runs) if scaler is not None else lambda: None)
+
+
+def check(*, overhead: float, interval: int | None, treat: Iterable[str]) -> None:
+    """Refuses arguments that cannot be meant.
+
+    Raises:
+        ValueError: which one, and what is allowed.
+    """
+    if not 0 < overhead <= 1:
+        raise ValueError(f"overhead must be a share above 0 and at most 1, not {overhead!r}")
+    if interval is not None and interval < 1:
+        raise ValueError(f"interval must be at least 1, not {interval!r}")
+    if named := list(treat):
+        raise ValueError(f"no treatment is named {named[0]!r}: none can be applied live yet")
+
+
+def _count_skips(scaler: Any, runs: Sequence[Run]) -> Callable[[], None]:
+    """Counts calls of `scaler.step` that fired no hook as skipped; returns how to stop that."""
+    inner = scaler.step
+
+    def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        watched = [run for run in runs if run.optimizer is innermost(optimizer)]
+        before = [run.step for run in watched]
+        result = inner(optimizer, *args, **kwargs)
+        for run, count in zip(watched, before, strict=True):
+            if run.step == count:
+                run.skip()
+        return result
+
+    def undo() -> None:
+        if scaler.__dict__.get("step") is step:
+            del scaler.step
+
+    scaler.step = step
+    return undo
+
+
+def _number(value: Any) -> float | Tensor | None:
+    """A number, or a copy on its own device of a tensor that holds one; None for anything else."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or value.is_complex():
+            return None
+        value = value.detach()
+        return float(value) if value.device.type == "cpu" else value.reshape(()).clone()
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _is_first_rank() -> bool:
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return True
+    return distributed.get_rank() == 0

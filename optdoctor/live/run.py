@@ -1,0 +1,323 @@
+"""One optimizer being watched: its hooks, its rows, its examinations."""
+
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from optdoctor.engine import diagnose, examine
+from optdoctor.findings import SEVERITIES, Diagnosis, Finding, Notice
+from optdoctor.live.alarm import LossAlarm
+from optdoctor.live.announce import announced_in, notices, ripe
+from optdoctor.live.collector import TENSOR_CHANNELS, Collector
+from optdoctor.live.journal import Journal
+from optdoctor.live.rows import Row, Rows, to_host
+from optdoctor.live.schedule import Schedule
+from optdoctor.live.tensors import (
+    facts_of,
+    main_group,
+    num_trained,
+    signature,
+    steps_in_state,
+    track,
+)
+from optdoctor.optimizers import innermost, probe_of
+from optdoctor.readers.run_record import FINDINGS, json_rows
+from optdoctor.rules import RULES
+from optdoctor.settings import Settings
+from optdoctor.sinks import Sink
+from optdoctor.trace import Event, EventKind, Fact, Trace
+
+DRAIN = 256
+"""Rows that may wait for one transfer from their device."""
+EXAM_ROWS, EXAM_GROWTH = 16, 1.25
+"""Updates until the first examination of all rules, and their growth until the next."""
+AFTERMATH = 8
+"""Updates after an alarm at which all rules look again."""
+
+
+class Run:
+    """Watches one optimizer. Nothing that fails in here reaches the training."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        *,
+        out: Path | None,
+        schedule: Schedule,
+        sinks: list[Sink],
+        settings: Settings,
+        facts: Mapping[str, Fact],
+        first_step: int | None,
+    ) -> None:
+        self.optimizer: Optimizer = innermost(optimizer)
+        self._model, self._facts, self._out = model, dict(facts), out
+        self._probe = probe_of(self.optimizer)
+        self._schedule, self._sinks = schedule, sinks
+        self._rules = {rule.name: rule for rule in settings.chosen(RULES)}
+        self._started = time.perf_counter()
+        self._inside = self._closed = self._due = self._skips = False
+        self._failed: set[str] = set()
+        self._loss_alarm = LossAlarm()
+        self._waiting: list[Row] = []
+        self._announced: dict[str, Finding] = {}
+        self._exams: dict[str, int] = {}
+        self._next_exam = EXAM_ROWS
+        self._collector: Collector | None = None
+        self._rows = Rows(0)
+        self.journal = Journal(out, TENSOR_CHANNELS)
+        self.diagnosis: Diagnosis = diagnose(Trace(), self._rules.values())
+        self._handles: list[Any] = []
+        with self._guard("start"):
+            self._begin(first_step)
+            self._handles = [
+                self.optimizer.register_step_pre_hook(self._before_step),
+                self.optimizer.register_step_post_hook(self._after_step),
+            ]
+
+    @property
+    def step(self) -> int:
+        """Updates attempted so far."""
+        return self._rows.last
+
+    @property
+    def trace(self) -> Trace:
+        """All that is known now."""
+        return self.journal.trace()
+
+    @property
+    def cost(self) -> str:
+        """The true cost, in words."""
+        share = self._schedule.billed_s / max(self._elapsed, 1e-9)
+        return (
+            f"{share:.2%} of training time (budget {self._schedule.overhead:.2%}),"
+            f" {self._schedule.samples} of {self.step} steps sampled"
+        )
+
+    @property
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self._started
+
+    def log(self, values: Mapping[str, float | Tensor]) -> None:
+        """Takes values of the update being made, or of the last one where no loss is among them."""
+        with self._guard("log"):
+            self._rows.log(values)
+
+    def log_at(self, step: int, values: Mapping[str, float]) -> None:
+        """Adds a row that the framework itself placed at `step`."""
+        with self._guard("log"):
+            self._take([(step, dict(values))])
+
+    def skip(self) -> None:
+        """Counts an update that was attempted and not made."""
+        with self._guard("step"):
+            self._take(self._rows.update({"step_skipped": 1.0}))
+            self.event("step-skipped", "the update was not made")
+            self._schedule.alarm()
+
+    def learn(self, facts: Mapping[str, Fact]) -> None:
+        """Adds or changes facts."""
+        with self._guard("facts"):
+            self.journal.learn(facts)
+
+    def event(self, kind: EventKind, text: str) -> None:
+        """Writes down an event at the last attempted update."""
+        self.journal.event(Event(self.step, kind, text))
+
+    def close(self) -> Diagnosis:
+        """Removes the hooks, examines for the last time, tells the sinks. Twice gives the same."""
+        if self._closed:
+            return self.diagnosis
+        self._closed = True
+        self._remove_hooks()
+        with self._guard("step"):
+            self._take(self._rows.flush(), now=True)
+        with self._guard("examination"):
+            self._examine(tell=False)
+        self.journal.close()
+        self._notice_lost_record()
+        trace = self.trace
+        for sink in list(self._sinks):
+            with self._guard(f"sink {type(sink).__name__}"):
+                sink.close(self.diagnosis, trace, self.cost)
+        return self.diagnosis
+
+    def _begin(self, first_step: int | None) -> None:
+        done = steps_in_state(self.optimizer, self._probe)
+        resumed = done is not None or (first_step or 1) > 1
+        if first_step is None and done:
+            first_step = done + 1
+        tracked = track(self._model, self.optimizer, self._probe)
+        facts = facts_of(self.optimizer, self._probe, tracked.tensors) | self._facts
+        self.journal.open(facts, resumed, first_step)
+        if first_step is None:
+            first_step = self.journal.last_step + 1 if resumed else 1
+        self._rows = Rows(first_step - 1)
+        self._retrack(first=True)
+        if resumed:
+            loaded = "no" if done is None else "yes"
+            self.journal.learn({"resumed_from": first_step - 1, "state_loaded": loaded})
+            if self._out is not None:
+                self._announced = announced_in(json_rows(self._out / FINDINGS))
+        kind: EventKind = "resume" if resumed else "start"
+        self.journal.event(Event(first_step, kind, f"training begins at step {first_step}"))
+        self._examine()
+
+    def _retrack(self, *, first: bool = False) -> None:
+        """Builds the table of tensors anew: at a start, and when parameters or dtypes changed."""
+        tracked = track(self._model, self.optimizer, self._probe)
+        facts = facts_of(self.optimizer, self._probe, tracked.tensors) | self._facts
+        self.journal.retrack(tracked.tensors, self.step + 1)
+        if not first:
+            changes = [
+                f"{k} {self.journal.facts.get(k)} -> {v}"
+                for k, v in facts.items()
+                if self.journal.facts.get(k) != v
+            ]
+            self.journal.event(
+                Event(self.step + 1, "tensors-changed", "; ".join(changes) or "new parameters")
+            )
+            self.journal.learn(facts)
+            self._schedule.alarm()
+        self._tracked, self._main_group = tracked, main_group(tracked.tensors)
+        self._num_trained = num_trained(self.optimizer)
+        self._signature = signature(tracked, self.optimizer, self._probe)
+        self._collector = Collector(self.optimizer, self._probe, tracked)
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        with self._guard("sampling"):
+            # Fused optimizers run their hooks on a skipped step too; the scaler leaves this mark.
+            mark = getattr(optimizer, "found_inf", None)
+            self._skips = mark is not None and float(mark) > 0
+            self._due = self._schedule.due(self._elapsed) and not self._skips
+            if self._collector is None:
+                return
+            if num_trained(optimizer) != self._num_trained:
+                self._retrack()
+            if self._due and self._collector is not None:
+                self._collector.before()
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._skips:
+            self.skip()
+            return
+        values: dict[str, float | Tensor] = {}
+        tensors = None
+        with self._guard("sampling"):
+            if self._collector is not None:
+                values["lr"] = self._collector.rate(self._main_group)
+                if self._due:
+                    if signature(self._tracked, optimizer, self._probe) != self._signature:
+                        self._retrack()
+                    sampled, tensors = self._collector.after()
+                    values |= sampled
+        with self._guard("step"):
+            rows = self._rows.update(values)
+            if tensors is not None:
+                self.journal.sample(self.step, tensors)
+            self._take(rows, now=tensors is not None)
+        with self._guard("examination"):
+            if tensors is not None:
+                self._look()
+            if self.step >= self._next_exam and self._schedule.may_spend(self._elapsed):
+                self._examine()
+
+    def _take(self, rows: list[Row], *, now: bool = False) -> None:
+        self._waiting += rows
+        on_device = any(isinstance(v, Tensor) for _, values in rows for v in values.values())
+        if on_device and not now and len(self._waiting) < DRAIN:
+            return
+        waiting, self._waiting = self._waiting, []
+        for step, values in to_host(waiting):
+            self.journal.row(step, values)
+            if "loss" in values and (odd := self._loss_alarm(values["loss"])):
+                self._sound(step, odd)
+        self._notice_lost_record()
+
+    def _sound(self, step: int, odd: str) -> None:
+        self.journal.event(Event(step, "alarm", odd))
+        self.journal.flush()
+        self._schedule.alarm()
+        self._next_exam = min(self._next_exam, self.step + AFTERMATH)
+        with self._guard("examination"):
+            self._examine()
+
+    def _look(self) -> None:
+        """Lets the mechanism rules look at a fresh sample; all of them only if one finds news."""
+        trace = self.trace
+        for rule in self._rules.values():
+            if not rule.mechanism or rule.static:
+                continue
+            for finding in examine(rule, trace).findings:
+                known = self._announced.get(rule.name)
+                rank = SEVERITIES.index
+                if known is None or rank(finding.severity) > rank(known.severity):
+                    self._examine()
+                    return
+
+    def _examine(self, *, tell: bool = True) -> None:
+        trace = self.trace
+        self.diagnosis = diagnose(trace, self._rules.values())
+        found = {finding.rule for finding in self.diagnosis.findings}
+        self._exams = {rule: self._exams.get(rule, 0) + 1 for rule in found}
+        rows = trace.series["loss"].rows if "loss" in trace.series else 0
+        told = notices(
+            self._announced, self.diagnosis, self.step, ripe(self._rules, self._exams, rows)
+        )
+        for notice in told:
+            if notice.what == "ended":
+                self._announced.pop(notice.finding.rule, None)
+            else:
+                self._announced[notice.finding.rule] = notice.finding
+        self.journal.notices(told)
+        if tell and told:
+            self._tell(told)
+        self._next_exam = max(int(self.step * EXAM_GROWTH), self.step + EXAM_ROWS)
+
+    def _tell(self, told: list[Notice]) -> None:
+        for sink in list(self._sinks):
+            with self._guard(f"sink {type(sink).__name__}", sink):
+                sink.tell(told)
+
+    @contextmanager
+    def _guard(self, part: str, sink: Sink | None = None) -> Iterator[None]:
+        """Bills what happens inside, and keeps its exceptions from the training."""
+        outermost, self._inside = not self._inside, True
+        start = time.perf_counter()
+        try:
+            yield
+        except Exception:
+            self._fail(part, sink)
+        finally:
+            if outermost:
+                self._inside = False
+                self._schedule.billed_s += time.perf_counter() - start
+
+    def _fail(self, part: str, sink: Sink | None = None) -> None:
+        """Steps back from the part that failed, and writes down why, once."""
+        if sink in self._sinks:
+            self._sinks.remove(sink)
+        if part == "sampling":
+            self._collector = None
+        if part in ("start", "step"):
+            self._remove_hooks()
+        if part not in self._failed:
+            self._failed.add(part)
+            self.event("doctor-failed", f"{part}: {traceback.format_exc()}")
+
+    def _notice_lost_record(self) -> None:
+        failure = self.journal.failure
+        if failure is not None and "record" not in self._failed:
+            self._failed.add("record")
+            self.event("doctor-failed", f"record: {type(failure).__name__}: {failure}")
+
+    def _remove_hooks(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []

@@ -1,0 +1,142 @@
+"""The table of a run's tensors and its facts, from the model and the optimizer."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from optdoctor.knowledge.layers import clean, kind_of, layer_of
+from optdoctor.knowledge.precision import least_precise
+from optdoctor.optimizers import Probe
+from optdoctor.trace import Fact, TensorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """The P tensors of a run. `parameters` and `tensors` share their order."""
+
+    parameters: tuple[Tensor, ...]
+    tensors: tuple[TensorInfo, ...]
+
+
+def track(model: nn.Module, optimizer: Optimizer, probe: Probe) -> Tracked:
+    """All parameters of the model, and those of the optimizer that the model does not name."""
+    names: dict[int, list[str]] = {}
+    by_id: dict[int, Tensor] = {}
+    module_of: dict[int, str] = {}
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        for short, parameter in module.named_parameters(recurse=False):
+            name = clean(f"{prefix}.{short}" if prefix else short)
+            names.setdefault(id(parameter), []).append(name)
+            by_id[id(parameter)] = parameter
+            module_of.setdefault(id(parameter), type(module).__name__)
+    group_of: dict[int, int] = {}
+    for index, group in enumerate(optimizer.param_groups):
+        for position, parameter in enumerate(group["params"]):
+            group_of[id(parameter)] = index
+            if id(parameter) not in by_id:
+                by_id[id(parameter)] = parameter
+                names[id(parameter)] = [f"group{index}.{position}"]
+    tensors = tuple(
+        _info(
+            by_id[key], names[key], module_of.get(key, ""), group_of.get(key), optimizer, probe, i
+        )
+        for i, key in enumerate(by_id)
+    )
+    return Tracked(tuple(by_id.values()), tensors)
+
+
+def _info(
+    parameter: Tensor,
+    names: list[str],
+    module: str,
+    group: int | None,
+    optimizer: Optimizer,
+    probe: Probe,
+    order: int,
+) -> TensorInfo:
+    dtype, name = dtype_name(parameter), names[0]
+    fused = group is not None and bool(optimizer.param_groups[group].get("fused"))
+    return TensorInfo(
+        name=name,
+        shape=tuple(parameter.shape),
+        dtype=dtype,
+        state_dtype="" if group is None else state_dtype(parameter, optimizer, probe),
+        math_dtype="" if group is None else _math_dtype(dtype, fused),
+        kind=kind_of(name, module),
+        layer=layer_of(name),
+        order=order,
+        group=group or 0,
+        in_optimizer=group is not None,
+        trainable=parameter.requires_grad,
+        tied_to=names[1] if len(names) > 1 else "",
+    )
+
+
+def dtype_name(tensor: Tensor) -> str:
+    """The dtype as channels spell it: "float16"."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def state_dtype(parameter: Tensor, optimizer: Optimizer, probe: Probe) -> str:
+    """dtype of the moments of one tensor; foretold while there are none."""
+    state = optimizer.state.get(parameter) or {}
+    moments = probe.moments(state)
+    for moment in (moments.second, moments.first):
+        if isinstance(moment, Tensor):
+            return dtype_name(moment)
+    return str(probe.state_dtype(parameter.dtype)).removeprefix("torch.") if probe.adaptive else ""
+
+
+def _math_dtype(dtype: str, fused: bool) -> str:
+    return "float32" if fused and dtype in ("float16", "bfloat16") else dtype
+
+
+def facts_of(optimizer: Optimizer, probe: Probe, tensors: Iterable[TensorInfo]) -> dict[str, Fact]:
+    """Run channels that are known before step 1; the least precise value where tensors differ."""
+    trained = [t for t in tensors if t.in_optimizer]
+    groups = optimizer.param_groups
+    facts: dict[str, Fact] = dict(probe.facts(groups[0]))
+    of_main = probe.facts(groups[main_group(trained)])
+    facts |= {k: of_main[k] for k in ("weight_decay", "momentum") if k in of_main}
+    if epsilons := [e for g in groups if (e := probe.facts(g).get("eps")) and e > 0]:
+        facts["eps"] = min(epsilons)
+    return facts | {
+        "optimizer": type(optimizer).__name__,
+        "optimizer_family": probe.family,
+        "param_dtype": least_precise([t.dtype for t in trained]),
+        "state_dtype": least_precise([t.state_dtype for t in trained if t.state_dtype]),
+        "math_dtype": least_precise([t.math_dtype for t in trained]),
+        "num_parameters": sum(t.num_elements for t in trained if t.trainable),
+    }
+
+
+def main_group(tensors: Iterable[TensorInfo]) -> int:
+    """Index of the group with the most elements."""
+    totals: dict[int, int] = {}
+    for tensor in tensors:
+        if tensor.in_optimizer:
+            totals[tensor.group] = totals.get(tensor.group, 0) + tensor.num_elements
+    return max(totals, key=lambda group: totals[group], default=0)
+
+
+def signature(tracked: Tracked, optimizer: Optimizer, probe: Probe) -> object:
+    """What must stay the same for a table of tensors to stay true."""
+    return tuple(
+        (p.dtype, state_dtype(p, optimizer, probe) if info.in_optimizer else "")
+        for p, info in zip(tracked.parameters, tracked.tensors, strict=True)
+    )
+
+
+def num_trained(optimizer: Optimizer) -> int:
+    """Tensors in all groups."""
+    return sum(len(group["params"]) for group in optimizer.param_groups)
+
+
+def steps_in_state(optimizer: Optimizer, probe: Probe) -> int | None:
+    """Updates that the optimizer's state has seen, 0 where it does not count, None without state."""
+    if not optimizer.state:
+        return None
+    counts = [probe.moments(state).step for state in optimizer.state.values()]
+    return max((int(count) for count in counts if count is not None), default=0)

@@ -1,0 +1,76 @@
+"""The registry of optimizer families: what the state of each means. Adding one is adding a file."""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """The running means that an optimizer holds of one tensor, as stored; None where it has none."""
+
+    first: Tensor | None = None  # shape of the tensor
+    second: Tensor | None = None  # shape of the tensor
+    step: Tensor | int | float | None = None
+    """Updates that the means have seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One family of optimizers."""
+
+    family: str
+    matches: tuple[str, ...]
+    """Qualified class names; a subclass matches through its bases."""
+    moments: Callable[[Mapping[str, Any]], Moments]
+    """From the state of one tensor."""
+    facts: Callable[[Mapping[str, Any]], dict[str, float]]
+    """Run channels from one parameter group."""
+    adaptive: bool
+    """Whether it divides by the root of a second moment, as Adam does."""
+    make: Callable[[list[torch.nn.Parameter]], Optimizer]
+    """A small one, for the contract test."""
+    state_dtype: Callable[[torch.dtype], torch.dtype] = lambda dtype: dtype
+    """dtype of the moments that it will hold of a tensor of this dtype."""
+
+
+@cache
+def probes() -> tuple[Probe, ...]:
+    """All families of this folder, the fallback last."""
+    modules = (
+        importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)
+    )
+    found = [module.PROBE for module in modules if hasattr(module, "PROBE")]
+    return tuple(sorted(found, key=lambda probe: (not probe.matches, probe.family)))
+
+
+def probe_of(optimizer: Optimizer) -> Probe:
+    """The family of an optimizer; one that nobody knows gets the fallback."""
+    names = {f"{c.__module__}.{c.__qualname__}" for c in type(optimizer).__mro__}
+    for probe in probes():
+        if not probe.matches or names.intersection(probe.matches):
+            return probe
+    raise AssertionError("the fallback matches everything")
+
+
+def innermost(optimizer: Any) -> Optimizer:
+    """The torch optimizer inside wrappers such as accelerate's.
+
+    A wrapper may inherit from Optimizer without having run its constructor; its own hooks then fail.
+
+    Raises:
+        TypeError: there is no torch optimizer inside.
+    """
+    seen = optimizer
+    while not hasattr(seen, "_optimizer_step_post_hooks") and hasattr(seen, "optimizer"):
+        seen = seen.optimizer
+    if not isinstance(seen, Optimizer) or not hasattr(seen, "_optimizer_step_post_hooks"):
+        raise TypeError(f"{type(optimizer).__name__} holds no torch.optim.Optimizer")
+    return seen

@@ -1,0 +1,133 @@
+"""The registry of log formats, and how a path becomes a trace. Adding a format is adding a file."""
+
+import importlib
+import pkgutil
+import sys
+from functools import cache
+from pathlib import Path
+
+from optdoctor.reader import HEAD_BYTES, Log, Reader, Source, Unreadable
+from optdoctor.trace import Trace
+
+RECORD = "run.json"
+"""The file that makes a folder a run record."""
+MAX_BYTES = 1 << 30
+"""Size of a log beyond which it is not read into memory."""
+FORMATS = (
+    "trainer_state.json, Hugging Face console output, CSV with a header, JSON lines, a run folder"
+)
+
+
+@cache
+def readers() -> tuple[Reader, ...]:
+    """All readers of this folder, by name."""
+    modules = (
+        importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)
+    )
+    found = [module.READER for module in modules if hasattr(module, "READER")]
+    return tuple(sorted(found, key=lambda reader: reader.name))
+
+
+def read(path: str | Path, reader: str | None = None) -> Trace:
+    """The trace of one log or run folder; "-" is standard input.
+
+    Raises:
+        Unreadable: the path is missing, is no log, or holds no row.
+    """
+    if str(path) == "-":
+        return read_source(Source(sys.stdin.buffer.read(), "-"), reader)
+    runs = runs_in(Path(path))
+    if len(runs) > 1:
+        raise Unreadable(f"{len(runs)} runs in this folder", "name one of its files")
+    return read_run(runs[0], reader)
+
+
+def runs_in(path: Path) -> list[Path]:
+    """The runs that a path names: itself, or those in a folder.
+
+    Raises:
+        Unreadable: it does not exist, or no reader claims anything in it.
+    """
+    if not path.exists():
+        raise Unreadable("no such file or folder", "check the path")
+    if not path.is_dir() or (path / RECORD).is_file():
+        return [path]
+    if states := list(path.glob("checkpoint-*/trainer_state.json")):
+        record = path / "optdoctor-run"
+        return [record] if (record / RECORD).is_file() else [newest_state(states)]
+    claimed = [p for p in sorted(path.iterdir()) if p.is_file() and _claims(p)]
+    if not claimed:
+        raise Unreadable("no file in this folder is a log that is known", f"known: {FORMATS}")
+    return claimed
+
+
+def newest_state(states: list[Path]) -> Path:
+    """The trainer state of the highest checkpoint."""
+
+    def step(path: Path) -> int:
+        tail = path.parent.name.rpartition("-")[2]
+        return int(tail) if tail.isdigit() else -1
+
+    return max(states, key=step)
+
+
+def read_run(path: Path, reader: str | None = None) -> Trace:
+    """The trace of one file or one run folder.
+
+    Raises:
+        Unreadable: as `read`.
+    """
+    if path.is_dir() or path.name == RECORD:
+        from optdoctor.readers.run_record import read_folder
+
+        return read_folder(path if path.is_dir() else path.parent)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise Unreadable(f"larger than {MAX_BYTES >> 30} GiB", "cut the log and read its parts")
+        data = path.read_bytes()
+    except OSError as error:
+        raise Unreadable(error.strerror or str(error), "check the file's permissions") from error
+    return read_source(Source(data, str(path), path), reader)
+
+
+def read_source(source: Source, name: str | None = None) -> Trace:
+    """The trace of these bytes, in the format `name` or the one that claims them.
+
+    Raises:
+        Unreadable: as `read`.
+    """
+    if not source.data.strip():
+        raise Unreadable("the file is empty", "point at the file that the training writes")
+    reader = _named(name) if name else _claiming(source)
+    log = Log(aliases=reader.aliases)
+    reader.read(source, log)
+    if not log.has_rows:
+        raise Unreadable(f"no row of a {reader.name} log in it", f"known formats: {FORMATS}")
+    return log.trace(source.origin, reader.name)
+
+
+def _named(name: str) -> Reader:
+    for reader in readers():
+        if reader.name == name:
+            return reader
+    known = ", ".join(reader.name for reader in readers())
+    raise Unreadable(f"no reader is named {name!r}", f"known: {known}")
+
+
+def _claiming(source: Source) -> Reader:
+    head = source.head
+    for reader in readers():
+        if reader.sniff(head):
+            return reader
+    raise Unreadable(
+        "not a training log in a known format", f"known: {FORMATS}; or name one with --reader"
+    )
+
+
+def _claims(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            source = Source(file.read(HEAD_BYTES), str(path))
+        return any(reader.sniff(source.head) for reader in readers())
+    except OSError:
+        return False

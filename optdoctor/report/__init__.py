@@ -1,0 +1,1 @@
+"""Forms of a diagnosis: each module here turns one into a string."""

@@ -1,0 +1,83 @@
+"""The lines below the findings: what else was looked for, and what could not be seen."""
+
+from collections.abc import Sequence
+
+from optdoctor.channels import Axis, channel
+from optdoctor.findings import Diagnosis, NotExamined, Status
+from optdoctor.knowledge.knobs import look_inside
+from optdoctor.report.slots import Detail, lack, ordered, unit
+from optdoctor.report.wording import cut, prose, shorten, wrap
+from optdoctor.trace import Trace
+
+LABEL = 15
+"""Columns of the labels."""
+_SEPARATE = 3  # rules not examined up to which each has its own line
+
+
+def rows(
+    diagnosis: Diagnosis, trace: Trace, *, in_full: int, width: int, detail: Detail
+) -> list[tuple[str, list[str]]]:
+    """[(label, lines)]; `in_full` findings above have named their own possible causes."""
+    room = width - LABEL
+    said = _said_above(diagnosis, in_full)
+    found = []
+    for label, names in _looked(diagnosis, said):
+        if names and diagnosis.findings:
+            found.append((label, cut(wrap(", ".join(names), room), detail.lines)))
+    if unseen := _not_examined(diagnosis, said, room, detail):
+        found.append(("not examined", unseen))
+    if trace.reader and any(_is_inside(o.missing) for o in diagnosis.outcomes.values()):
+        framework = trace.facts.get("framework")
+        ways = look_inside(str(framework) if framework else None)
+        found.append(("look inside", [shorten(f"{label:<11}{code}", room) for label, code in ways]))
+    for name, outcome in diagnosis.with_status(Status.CRASHED).items():
+        error = (outcome.reason or "").strip().rpartition("\n")[2]
+        found.append(("crashed", cut(wrap(f"{name}: {prose(error)}", room), detail.lines)))
+    for event in trace.events:
+        if event.kind == "doctor-failed":
+            reason = prose(event.text.strip().partition("\n")[0])
+            found.append(
+                ("doctor", [shorten(f"stepped back at step {event.step}: {reason}", room)])
+            )
+    if unit(trace) == "row":
+        found.append(("note", ["This log has no step numbers"]))
+    return found
+
+
+def _looked(diagnosis: Diagnosis, said: set[str]) -> list[tuple[str, list[str]]]:
+    ruled_out = {rule for f in diagnosis.findings for rule in f.causes.ruled_out}
+    clear = [rule for rule in diagnosis.with_status(Status.CLEAR) if rule not in said]
+    return [
+        ("ruled out", [rule for rule in clear if rule in ruled_out]),
+        ("clear", [rule for rule in clear if rule not in ruled_out]),
+    ]
+
+
+def _said_above(diagnosis: Diagnosis, in_full: int) -> set[str]:
+    """Rules that the findings themselves name as ruled out, clear or not examined."""
+    unexplained = [f.causes for f in ordered(diagnosis)[:in_full] if not f.causes.found]
+    return {
+        name
+        for causes in unexplained
+        for name in (*causes.ruled_out, *causes.clear, *(e.rule for e in causes.not_examined))
+    }
+
+
+def _not_examined(diagnosis: Diagnosis, said: set[str], room: int, detail: Detail) -> list[str]:
+    entries = [
+        NotExamined(name, missing=outcome.missing, reason=outcome.reason)
+        for name, outcome in diagnosis.outcomes.items()
+        if outcome.status in (Status.SKIPPED, Status.ABSTAINED) and name not in said
+    ]
+    if not entries:
+        return []
+    if len(entries) <= _SEPARATE and detail.lines > 2:
+        return [f"{e.rule}: {lack(e, max(room - len(e.rule) - 2, 12))}" for e in entries]
+    texts = [f"{entry.rule}: {lack(entry, 40)}" for entry in entries]
+    return cut(wrap("; ".join(texts), room), detail.lines)
+
+
+def _is_inside(missing: Sequence[str]) -> bool:
+    """Whether a log can never hold these channels and a look into the training can."""
+    names = [name for need in missing for name in need.split("|")]
+    return any(channel(name).axis is not Axis.STEP for name in names)

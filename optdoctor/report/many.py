@@ -1,0 +1,165 @@
+"""Many runs as one table, worst first."""
+
+from collections.abc import Sequence
+from pathlib import PurePath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optdoctor import __version__
+from optdoctor.findings import SEVERITIES, Diagnosis, Severity, Verdict
+from optdoctor.report import slots
+from optdoctor.report.curve import LOG_RATIO
+from optdoctor.report.wording import (
+    beginning,
+    columns,
+    counted,
+    fixed,
+    origin_name,
+    plain,
+    prose,
+    shorten,
+)
+from optdoctor.store import Series
+from optdoctor.trace import Trace
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+MARKS = {Severity.CRITICAL: "▲", Severity.WARN: "△", Severity.NOTE: "·"}
+ASCII = str.maketrans(
+    {"▲": "!", "△": "?", "·": "-", "×": "x", "│": "|", "–": "-", "−": "-", "’": "'"}
+    | dict(zip(BLOCKS, "_.-~=+*#", strict=True))
+)
+"""Replaces every character of a report that is no ASCII; braille is replaced where it is drawn."""
+
+_PARTS = 12  # medians of a run's curve
+_NAME = 10  # columns that a run's name has at least
+
+
+def render_many(
+    runs: Sequence[tuple[Diagnosis, Trace]], *, width: int = 80, ascii: bool = False
+) -> str:
+    """One line per run."""
+    ordered = sorted(runs, key=_badness)
+    medians = [_medians(trace) for _, trace in ordered]
+    finite = np.concatenate([m[np.isfinite(m)] for m in medians]) if medians else np.empty(0)
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    log = low > 0 and high / low > LOG_RATIO
+    scale = f"loss {fixed(high, 2)}-{fixed(low, 2)}" if finite.size else "loss"
+    bars = max(_PARTS, len(scale))
+    told = [_columns(diagnosis, trace) for diagnosis, trace in ordered]
+    right = max((columns(f) + columns(since) + 2 for _, _, f, since in told if since), default=0)
+    room = width - 2 - 2 - bars - 1 - 6 - 2 - 8 - 2 - right
+    names = [shorten(name, max(room, _NAME)) for name in _names(ordered)]
+    wide = max((columns(name) for name in names), default=3)
+    header = f"  {'run':<{wide}}  {scale:<{bars}} {'end':>6}  {'severity':<8}  finding"
+    header += "since".rjust(width - columns(header)) if right else ""
+    lines = [
+        shorten(
+            f"optdoctor {__version__}   {_folder(ordered)}{counted(len(runs), 'run')}, worst first",
+            width,
+        ),
+        "",
+        *([_sentence(ordered, names)] if ordered else []),
+        "",
+        header,
+    ]
+    for (_, trace), name, parts, row in zip(ordered, names, medians, told, strict=True):
+        mark, severity, finding, since = row
+        pad = " " * (wide - columns(name))
+        head = f"{mark} {name}{pad}  {_bars(parts, low, high, log):<{bars}} {_end(trace):>6}  "
+        text = f"{head}{severity:<8}  "
+        shown = beginning(finding, max(width - columns(text) - columns(since) - 1, 0))
+        gap = " " * (width - columns(text) - columns(shown) - columns(since)) if since else ""
+        lines.append(f"{text}{shown}{gap}{since}".rstrip())
+    kind = "one log scale" if log else "one scale"
+    lines += [
+        "",
+        f"loss: median of each twelfth of the run, {kind} for all rows; × not finite",
+        "end: median of the last 15 rows",
+        "",
+        "optdoctor analyze PATH      for one run in full",
+    ]
+    text = "\n".join(lines)
+    return text.translate(ASCII).encode("ascii", "replace").decode() if ascii else text
+
+
+def _badness(run: tuple[Diagnosis, Trace]) -> tuple[int, int, int, str]:
+    """Sort key: severity, then first step; unknown runs above healthy ones."""
+    diagnosis, trace = run
+    worst = diagnosis.worst
+    rank = -1 - SEVERITIES.index(worst) if worst is not None else 0
+    steps = diagnosis.findings[0].steps[0] if diagnosis.findings else 0
+    return rank, int(diagnosis.verdict is not Verdict.UNKNOWN), steps, trace.origin
+
+
+def _names(runs: Sequence[tuple[Diagnosis, Trace]]) -> list[str]:
+    """The runs' names, with their folders where two would be equal."""
+    names = [origin_name(trace.origin) for _, trace in runs]
+    return [
+        origin_name(trace.origin, with_folder=names.count(name) > 1)
+        for name, (_, trace) in zip(names, runs, strict=True)
+    ]
+
+
+def _folder(runs: Sequence[tuple[Diagnosis, Trace]]) -> str:
+    """`runs/   ` if all runs come from one folder, else nothing."""
+    parents = {PurePath(trace.origin).parent for _, trace in runs}
+    parent = next(iter(parents)) if len(parents) == 1 else PurePath()
+    name = "" if parent.parent.name in ("home", "Users") else parent.name
+    return f"{plain(name)}/   " if name else ""
+
+
+def _sentence(runs: Sequence[tuple[Diagnosis, Trace]], names: Sequence[str]) -> str:
+    counts = {
+        verdict: sum(diagnosis.verdict is verdict for diagnosis, _ in runs) for verdict in Verdict
+    }
+    sick = counts[Verdict.SICK]
+    head = f"{sick} of {counted(len(runs), 'run')} {'is' if sick == 1 else 'are'} sick"
+    tail = f", {counts[Verdict.HEALTHY]} healthy, {counts[Verdict.UNKNOWN]} unknown."
+    return head + tail + (f" Worst: {names[0]}." if sick else "")
+
+
+def _columns(diagnosis: Diagnosis, trace: Trace) -> tuple[str, str, str, str]:
+    """(mark, severity, finding, since)."""
+    if diagnosis.worst is None:
+        unknown = diagnosis.verdict is Verdict.UNKNOWN
+        reason = f"unknown: {prose(diagnosis.reason or '')}" if unknown else "healthy"
+        return "?" if unknown else " ", "", reason, ""
+    first = slots.ordered(diagnosis)[0]
+    word = "row " if slots.unit(trace) == "row" else ""
+    since = f"{word}{first.steps[0]}" if first.steps[0] else "start"
+    return MARKS[diagnosis.worst], str(diagnosis.worst), plain(first.rule), since
+
+
+def _medians(trace: Trace) -> NDArray[np.float64]:
+    """[12]: the median loss of each twelfth; NaN where half of its rows are not finite."""
+    series = trace.series.get("loss")
+    if series is None or not series.steps.size:
+        return np.empty(0)
+    parts = np.array_split(np.arange(series.steps.size), min(_PARTS, series.steps.size))
+    return np.array([_median(series, part) for part in parts])
+
+
+def _median(series: Series, rows: NDArray[np.int64]) -> float:
+    values = np.asarray(series.values[rows], np.float64)
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if finite.size * 2 > values.size else float("nan")
+
+
+def _bars(parts: NDArray[np.float64], low: float, high: float, log: bool) -> str:
+    def height(value: float) -> int:
+        if high == low:
+            return 0
+        share = (value - low) / (high - low)
+        if log:
+            share = float(np.log(value / low) / np.log(high / low))
+        return min(int(share * len(BLOCKS)), len(BLOCKS) - 1)
+
+    return "".join(BLOCKS[height(float(v))] if np.isfinite(v) else "×" for v in parts)
+
+
+def _end(trace: Trace) -> str:
+    series = trace.series.get("loss")
+    if series is None or not series.steps.size:
+        return "–"
+    return fixed(_median(series, np.arange(series.steps.size)[-15:]))

@@ -1,0 +1,245 @@
+"""What one finding answers: what, where, since, why, do, sure; a slot with nothing is absent."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from optdoctor.findings import Diagnosis, Differential, Finding, NotExamined, Treatment
+from optdoctor.knowledge.knobs import spell
+from optdoctor.report.tensors import fold
+from optdoctor.report.wording import (
+    beginning,
+    columns,
+    cut,
+    in_rows,
+    listed,
+    number,
+    percent,
+    plain,
+    prose,
+    sentence,
+    wrap,
+)
+from optdoctor.trace import Event, Trace
+
+_INDENT = 9  # columns left of a slot's text
+_TELLING = frozenset(
+    {"resume", "fact-changed", "learning-rate-set", "tensors-changed", "treatment", "undo"}
+)
+"""Events that may have set off what begins within one step of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """How much room a report has; a later one says less."""
+
+    explained: bool = True
+    """Where and since and why of a symptom whose cause stands above it."""
+    lines: int = 6
+    """Most lines of one sentence."""
+    treatments: int = 4
+    sure: bool = True
+    """How sure each finding is, where nothing else must go for it."""
+
+
+DETAILS = (
+    Detail(),
+    Detail(explained=False),
+    Detail(explained=False, lines=3, treatments=2),
+    Detail(explained=False, lines=2, treatments=2),
+    Detail(explained=False, lines=2, treatments=1),
+    Detail(explained=False, lines=1, treatments=1),
+    Detail(explained=False, lines=1, treatments=1, sure=False),
+)
+
+
+def ordered(diagnosis: Diagnosis) -> list[Finding]:
+    """The findings, a cause above the symptoms that it explains."""
+    ranks = [cause.rule for cause in diagnosis.causes if cause.explains]
+    return sorted(
+        diagnosis.findings,
+        key=lambda f: ranks.index(f.rule) if f.rule in ranks else len(ranks),
+    )
+
+
+def unit(trace: Trace) -> str:
+    """`row` for a log without step numbers, else `step`."""
+    return "row" if trace.facts.get("step_source") == "counted rows" else "step"
+
+
+def worded(text: str, trace: Trace) -> str:
+    """A rule's words as this trace's report says them."""
+    return in_rows(prose(text)) if unit(trace) == "row" else prose(text)
+
+
+def span(finding: Finding, trace: Trace) -> str:
+    """`step 361`, `steps 362-480`, `before step 1`."""
+    first, last = finding.steps
+    if (first, last) == (0, 0):
+        return "before step 1"
+    return f"{unit(trace)} {first}" if first == last else f"{unit(trace)}s {first}-{last}"
+
+
+def event_near(finding: Finding, trace: Trace) -> Event | None:
+    """The newest telling event at the finding's first step or one before it."""
+    first = finding.steps[0]
+    near = [e for e in trace.events if e.kind in _TELLING and first - 1 <= e.step <= first]
+    return near[-1] if near and first > 0 else None
+
+
+def render(
+    finding: Finding,
+    trace: Trace,
+    *,
+    quoted: bool,
+    printed: dict[str, int],
+    position: int,
+    detail: Detail,
+    width: int,
+) -> list[str]:
+    """Lines of all slots.
+
+    `quoted`: the verdict has said the summary already. `printed`: {code of a treatment: number of
+    the finding that printed it}, extended by what this one prints.
+    """
+    room = width - _INDENT
+    evidence = [worded(sentence(row), trace) for row in finding.evidence]
+    what = evidence[0] if quoted else worded(finding.summary, trace)
+    brief = bool(finding.causes.found) and not detail.explained
+    rows: list[tuple[str, list[str]]] = [("what", cut(wrap(what, room), detail.lines))]
+    if not brief:
+        where, since = _where(finding, trace), _since(finding, trace)
+        rows += [
+            ("where", cut(wrap(where, room), detail.lines) if where else []),
+            ("since", cut(wrap(since, room), detail.lines)),
+            ("why", _why(finding, evidence[1:], room, detail)),
+        ]
+    treatments = finding.treatments[: detail.treatments]
+    rows.append(("do", _do(treatments, trace, printed, position, room, detail)))
+    if not brief and detail.sure:
+        preview = " (rule in preview)" if finding.stage == "preview" else ""
+        rows.append(("sure", [f"not measured yet{preview}"]))
+    return [
+        f"  {'' if i else label:<{_INDENT - 2}}{line}"
+        for label, lines in rows
+        for i, line in enumerate(lines)
+    ]
+
+
+def _where(finding: Finding, trace: Trace) -> str:
+    if not finding.tensors:
+        return ""
+    total = sum(tensor.in_optimizer for tensor in trace.tensors)
+    if len(finding.tensors) >= total:
+        return f"all {total} tensors{_range(finding, trace)}"
+    names = fold(finding.tensors, trace.tensors)
+    return f"{names}{_range(finding, trace)}. {len(finding.tensors)} of {total} tensors"
+
+
+def _range(finding: Finding, trace: Trace) -> str:
+    """What the first evidence's channel was in these tensors at the first step: `: 63-84 %`."""
+    first = finding.evidence[0]
+    series = trace.series.get(first.channel)
+    if series is None or series.values.ndim != 2:
+        return ""
+    row = np.flatnonzero(series.steps == finding.steps[0])
+    chosen = np.isin([tensor.name for tensor in trace.tensors], finding.tensors)
+    values = series.values[row[0], chosen] if row.size else np.empty(0)
+    values = values[np.isfinite(values)]
+    if not values.size:
+        return ""
+    low, high = float(values.min()), float(values.max())
+    if first.unit in ("%", "share"):
+        low, high = low * 100, high * 100
+        upper = percent(high)
+    else:
+        upper = number(high)
+    lower = percent(low).removesuffix(" %") if upper.endswith("%") else number(low)
+    return f": {upper}" if lower == upper.removesuffix(" %") else f": {lower}-{upper}"
+
+
+def _since(finding: Finding, trace: Trace) -> str:
+    first = finding.steps[0]
+    if first == 0:
+        return "before step 1"
+    text = f"{unit(trace)} {first}"
+    epoch = trace.series.get("epoch")
+    if epoch is not None and (at := np.flatnonzero(epoch.steps == first)).size:
+        text += f" (epoch {number(float(epoch.values[at[0]]))})"
+    event = event_near(finding, trace)
+    return f"{text}, {_event(event)}" if event else text
+
+
+def _event(event: Event) -> str:
+    change = "" if event.old is event.new is None else f"{event.old} -> {event.new}"
+    said = event.text if change and str(event.new) in event.text else f"{event.text} {change}"
+    said = prose(said).strip()
+    kind = {"resume": "first after the resume"}.get(event.kind, event.kind.replace("-", " "))
+    return f"{kind}: {said}" if said else kind
+
+
+def _why(finding: Finding, further: Sequence[str], room: int, detail: Detail) -> list[str]:
+    lines = [
+        line for text in further[: detail.lines] for line in cut(wrap(text, room), detail.lines)
+    ]
+    return lines if finding.causes.found else lines + _possible(finding.causes, room, detail)
+
+
+def _possible(causes: Differential, room: int, detail: Detail) -> list[str]:
+    """The causes that were looked for and the ones that were not, as a table."""
+    lines = []
+    for label, names in (("ruled out", causes.ruled_out), ("clear", causes.clear)):
+        for i, line in enumerate(wrap(", ".join(names), room - 15) if names else []):
+            lines.append(f"{'' if i else label:<15}{line}")
+    shown = causes.not_examined[: max(detail.lines - 1, 1)]
+    wide = max((columns(entry.rule) for entry in shown), default=0)
+    for i, entry in enumerate(shown):
+        reason = lack(entry, max(room - 15 - wide - 2, 12))
+        lines.append(f"{'' if i else 'not examined':<15}{entry.rule:<{wide}}  {reason}")
+    if more := len(causes.not_examined) - len(shown):
+        lines.append(f"{'':<15}and {more} more")
+    return lines
+
+
+def lack(entry: NotExamined, room: int = 10_000) -> str:
+    """Why nobody could look, in at most `room` columns."""
+    if entry.unsampled:
+        return beginning(f"no sample between steps {listed(entry.unsampled)}", room)
+    if not entry.missing:
+        return beginning(prose(entry.reason or ""), room)
+    needs = [need.replace("|", " or ") for need in entry.missing]
+    for kept in range(len(needs), 0, -1):
+        more = f" and {len(needs) - kept} more" if kept < len(needs) else ""
+        text = f"needs {', '.join(needs[:kept])}{more}"
+        if columns(text) <= room:
+            return text
+    return beginning(f"needs {needs[0]}", room)
+
+
+def _do(
+    treatments: Sequence[Treatment],
+    trace: Trace,
+    printed: dict[str, int],
+    position: int,
+    room: int,
+    detail: Detail,
+) -> list[str]:
+    framework = trace.facts.get("framework")
+    lines: list[str] = []
+    for treatment in treatments:
+        spelled = spell(str(framework) if framework else None, treatment.changes)
+        # The same code is the same treatment, whatever each rule calls it.
+        before = {printed.get(code, position) for _, code in spelled} - {position}
+        if before:
+            lines += [line for line in (f"as for {min(before)}",) if line not in lines]
+            continue
+        title = worded(treatment.title, trace)
+        first, *rest = cut(wrap(title, room - len(treatment.safety) - 2), detail.lines)
+        gap = room - columns(first) - len(treatment.safety)
+        lines += [f"{first}{' ' * gap}{treatment.safety}", *rest]
+        for label, code in spelled:
+            printed[code] = position
+            head, *tail = wrap(plain(code), room - 13)
+            lines += [f"  {label:<11}{head}", *(f"{'':<13}{line}" for line in tail)]
+    return lines

@@ -1,0 +1,176 @@
+"""The report in a terminal: plain text, at most 40 lines of 80 columns for up to 3 findings."""
+
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from optdoctor import __version__
+from optdoctor.findings import Diagnosis, Finding
+from optdoctor.report import curve, footer, slots
+from optdoctor.report.many import ASCII, render_many
+from optdoctor.report.slots import DETAILS, Detail, ordered, unit
+from optdoctor.report.verdict import sentences
+from optdoctor.report.wording import (
+    columns,
+    counted,
+    cut,
+    listed,
+    origin_name,
+    plain,
+    prose,
+    shorten,
+    wrap,
+)
+from optdoctor.trace import Trace
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+__all__ = ["coloured", "render", "render_many"]
+
+LINES = 40
+IN_FULL = 3
+"""Findings beyond which the rest get a head line only."""
+_EVENT_WORDS = {
+    "resume": "resumed",
+    "fact-changed": "changed",
+    "learning-rate-set": "rate set",
+    "tensors-changed": "tensors changed",
+}
+_STYLES = (
+    (r"^optdoctor .*$", "dim"),
+    (r"^SICK\b", "bold #d75f00"),
+    (r"^HEALTHY\b", "bold"),
+    (r"^UNKNOWN\b", "dim"),
+    (r"^\d+ CRITICAL\b|^▲|\bcritical\b|\bNaN\b", "bold #d75f00"),
+    (r"^\d+ WARN\b|^△", "bold #af8700"),
+    (r"^\d+ NOTE\b|^·", "bold blue"),
+    (r"^  (what|where|since|why|do|sure) ", "dim"),
+    (r"^(ruled out|clear|not examined|look inside|crashed|doctor|note|cost|page) .*$", "dim"),
+    (r"^ {15}.*$", "dim"),
+)
+
+
+def render(
+    diagnosis: Diagnosis,
+    trace: Trace,
+    *,
+    width: int = 80,
+    ascii: bool = False,
+    cost: str | None = None,
+    page: str | None = None,
+) -> str:
+    """The report of one run; `cost` and `page` are lines that only the caller knows."""
+    told = {"cost": cost, "page": page}
+    lines: list[str] = []
+    for detail in DETAILS:
+        lines = _lines(diagnosis, trace, told, detail, width, ascii)
+        if len(lines) <= LINES:
+            break
+    text = "\n".join(line.rstrip() for line in lines)
+    return text.translate(ASCII).encode("ascii", "replace").decode() if ascii else text
+
+
+def coloured(text: str) -> "Text":
+    """A report with its verdict, severities and secondary lines styled; the same characters."""
+    from rich.text import Text
+
+    styled = Text(text, no_wrap=True, overflow="ignore")
+    for pattern, style in _STYLES:
+        styled.highlight_regex(f"(?m){pattern}", style)
+    return styled
+
+
+def _lines(
+    diagnosis: Diagnosis,
+    trace: Trace,
+    told: dict[str, str | None],
+    detail: Detail,
+    width: int,
+    ascii: bool,
+) -> list[str]:
+    findings = ordered(diagnosis)
+    quoted, said = sentences(diagnosis, trace, findings)
+    opening = cut(_opening(diagnosis.verdict.upper(), said, width), max(detail.lines, 3))
+    lines = [_head(trace, width), "", *opening]
+    if drawn := _curve(diagnosis, trace, ascii):
+        lines += ["", *drawn]
+    printed: dict[str, int] = {}
+    for position, finding in enumerate(findings):
+        lines += [""] if position <= IN_FULL else []
+        lines += _finding_head(position, findings, trace, width)
+        if position < IN_FULL:
+            lines += slots.render(
+                finding,
+                trace,
+                quoted=finding in quoted,
+                printed=printed,
+                position=position + 1,
+                detail=detail,
+                width=width,
+            )
+    if len(findings) > IN_FULL:
+        lines.append(f"  for more: optdoctor explain {plain(findings[IN_FULL].rule)}"[:width])
+    foot = footer.rows(diagnosis, trace, in_full=IN_FULL, width=width, detail=detail)
+    foot += [
+        (label, wrap(prose(text), width - footer.LABEL)) for label, text in told.items() if text
+    ]
+    lines += [""] if foot else []
+    for label, texts in foot:
+        lines += [f"{'' if i else label:<{footer.LABEL}}{line}" for i, line in enumerate(texts)]
+    return lines
+
+
+def _head(trace: Trace, width: int) -> str:
+    """Version, origin, length of the run, optimizer: what fits on one line."""
+    rows = max((s.rows for s in trace.series.values() if s.values.ndim == 1), default=0)
+    first, last = trace.steps
+    length = counted(rows, "row") if unit(trace) == "row" else f"steps {first}-{last}"
+    length = length if trace.series else "before step 1"
+    optimizer = trace.facts.get("optimizer")
+    tensors = counted(len(trace.tensors), "tensor") if trace.tensors else ""
+    about = ", ".join(str(part) for part in (optimizer, tensors) if part)
+    parts = [f"{plain(trace.reader)}, {length}" if trace.reader else length]
+    parts += [shorten(plain(about), 28)] if about else []
+    parts += [] if trace.reader else ["live"]
+    parts += [f"{counted(trace.lines_skipped, 'line')} skipped"] if trace.lines_skipped else []
+    title, tail = f"optdoctor {__version__}", "   ".join(parts)
+    if trace.origin != "live" or trace.reader:
+        room = max(width - columns(title) - columns(tail) - 6, 8)
+        name = origin_name(trace.origin)
+        name = name if columns(name) <= room else PurePath(name).name
+        title += f"   {shorten(name, room)}"
+    return shorten(f"{title}   {tail}", width)
+
+
+def _opening(word: str, sentences: list[str], width: int) -> list[str]:
+    """The verdict's lines; a sentence begins its own line where that costs none."""
+    room = width - len(word) - 2
+    flowing = wrap(" ".join(sentences), room)
+    apart = [line for text in sentences for line in wrap(text, room)]
+    lines = apart if len(apart) <= len(flowing) else flowing
+    return [f"{'' if i else word:<{len(word) + 2}}{line}" for i, line in enumerate(lines)]
+
+
+def _curve(diagnosis: Diagnosis, trace: Trace, ascii: bool) -> list[str]:
+    if "loss" not in trace.series:
+        return []
+    marked = next((f for f in diagnosis.findings if f.steps[0] > 0), None)
+    mark = None
+    if marked is not None:
+        event = slots.event_near(marked, trace)
+        mark = curve.Mark(marked.steps[0], _EVENT_WORDS.get(event.kind, "") if event else "")
+    return curve.draw(trace.series["loss"], trace.steps, unit=unit(trace), mark=mark, ascii=ascii)
+
+
+def _finding_head(position: int, findings: list[Finding], trace: Trace, width: int) -> list[str]:
+    """`1 CRITICAL  rule          step 361, cause of 2 and 3`."""
+    finding = findings[position]
+    caused = [i for i, f in enumerate(findings, 1) if finding.rule in f.causes.found]
+    causing = [i for i, f in enumerate(findings, 1) if f.rule in finding.causes.found]
+    right = slots.span(finding, trace)
+    right += f", explained by {listed(causing)}" if causing else ""
+    right += f", cause of {listed(caused)}" if caused else ""
+    left = f"{position + 1} {finding.severity.upper()}  {plain(finding.rule)}"
+    if columns(left) + 2 + len(right) <= width:
+        return [left + " " * (width - columns(left) - len(right)) + right]
+    return [shorten(left, width), *(line.rjust(width) for line in wrap(right, width - 9))]

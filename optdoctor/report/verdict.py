@@ -1,0 +1,48 @@
+"""The sentences beside the verdict: symptom, step, and the cause if it was found."""
+
+from optdoctor.findings import Diagnosis, Finding, Status, Verdict
+from optdoctor.report.slots import unit, worded
+from optdoctor.report.wording import counted, listed, prose
+from optdoctor.rule import SYMPTOMS
+from optdoctor.trace import Trace
+
+
+def sentences(
+    diagnosis: Diagnosis, trace: Trace, findings: list[Finding]
+) -> tuple[list[Finding], list[str]]:
+    """(the findings whose summaries are quoted, the sentences beside the verdict)."""
+    if not findings or diagnosis.verdict is not Verdict.SICK:
+        return [], [_without_illness(diagnosis, trace)]
+    worst = [f for f in diagnosis.findings if f.severity is diagnosis.worst]
+    symptom = next((f for f in worst if f.rule in SYMPTOMS or f.causes.found), worst[0])
+    summary = worded(symptom.summary, trace)
+    causes = symptom.causes
+    roots = [f for f in findings if f.rule in causes.found and not f.causes.found]
+    if len({f.rule for f in roots}) == 1:
+        return [symptom, roots[0]], [summary, f"Cause found: {_lowered(roots[0], trace)}"]
+    if causes.found:
+        numbers = [i for i, f in enumerate(findings, 1) if f in roots or not roots]
+        return [symptom], [summary, f"Possible causes found: {listed(numbers)} below."]
+    if causes.not_examined:
+        possible = len(causes.not_examined) + len(causes.clear) + len(causes.ruled_out)
+        verb = "cannot be seen in a log" if trace.reader else "were not examined"
+        share = f"{len(causes.not_examined)} of {possible} possible causes"
+        return [symptom], [summary, f"No cause found; {share} {verb}."]
+    return [symptom], [summary]
+
+
+def _lowered(finding: Finding, trace: Trace) -> str:
+    text = worded(finding.summary, trace)
+    return text[0].lower() + text[1:] if text.startswith(("The ", "A ", "At ", "In ")) else text
+
+
+def _without_illness(diagnosis: Diagnosis, trace: Trace) -> str:
+    if diagnosis.verdict is Verdict.UNKNOWN:
+        return f"{prose(diagnosis.reason or 'no reason given').rstrip('.')}."
+    first, last = trace.steps
+    found = counted(len(diagnosis.findings), "note") if diagnosis.findings else "Nothing"
+    silent = len(diagnosis.with_status(Status.CLEAR))
+    unseen = sum(o.status not in (Status.CLEAR, Status.FOUND) for o in diagnosis.outcomes.values())
+    length = counted(last - first + 1, unit(trace))
+    rules = counted(silent, "rule")
+    return f"{found} found in {length}. {rules} silent, {unseen} not examined."

@@ -1,0 +1,173 @@
+"""How reports spell numbers, names and sentences; shared by all forms."""
+
+import math
+import re
+import unicodedata
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from optdoctor.findings import Evidence
+
+COUNTED = frozenset({"rows", "elements", "steps", "losses", "tensors", "weights", "samples"})
+"""Units of counts: the number comes before its noun, which the evidence already holds."""
+GENERIC = frozenset(
+    {"trainer_state.json", "run.json", "metrics.csv", "metrics.jsonl", "log.csv", "version_0"}
+)
+"""File names that say nothing without their folder."""
+
+
+def number(value: float, digits: int = 3) -> str:
+    """`value` in `digits` significant figures, integers below 1e6 in full: 15,389, 2.98e-8, NaN."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Inf" if value > 0 else "-Inf"
+    if value == 0:
+        return "0"
+    if float(value).is_integer() and abs(value) < 1e6:
+        return f"{int(value):,}"
+    rounded = float(f"{value:.{digits}g}")
+    if 1e-3 <= abs(rounded) < 1e6:
+        places = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
+        text = f"{rounded:,.{places}f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    if "." in mantissa:
+        mantissa = mantissa.rstrip("0").rstrip(".")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def fixed(value: float, digits: int = 3) -> str:
+    """As `number`, with the zeros at its end, for labels and columns: 2.50."""
+    if not math.isfinite(value) or value == 0 or not 1e-3 <= abs(value) < 1e3:
+        return number(value, digits)
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:.{places}f}"
+
+
+def percent(value: float) -> str:
+    """`value` in percent: 3 significant figures, 2 below 10 %."""
+    return f"{number(value, 2 if abs(value) < 10 else 3)} %"
+
+
+def quantity(value: float, unit: str) -> str:
+    """A number with its unit; a share becomes percent."""
+    if unit == "%":
+        return percent(value)
+    if unit == "share":
+        return percent(value * 100)
+    return number(value) if unit == "1" else f"{number(value)} {unit}"
+
+
+def sentence(evidence: Evidence) -> str:
+    """One row of evidence as a sentence with its number and its limit."""
+    what = evidence.what.rstrip(" .")
+    in_percent = evidence.unit in ("%", "share")
+    limit = quantity(evidence.limit, evidence.unit if in_percent else "1")
+    if evidence.unit in COUNTED:
+        return prose(f"{number(evidence.observed)} {what} (limit {limit})")
+    return prose(f"{what}: {quantity(evidence.observed, evidence.unit)} (limit {limit})")
+
+
+def plain(text: str) -> str:
+    """`text` on one line, without any character that steers a terminal or turns the text round."""
+    spaced = re.sub(r"[\t\n\r\v\f\x85\u2028\u2029]+", " ", text)
+    return "".join("\ufffd" if unicodedata.category(c)[0] == "C" else c for c in spaced)
+
+
+def prose(text: str) -> str:
+    """A rule's words in a terminal: no back-ticks, 1e-8 for 1e-08, 7.1 % for 7.1%."""
+    text = re.sub(r"(\d)e\+?(-?)0*(\d)", r"\1e\2\3", plain(text))
+    return re.sub(r"(\d)%", r"\1 %", text).replace("`", "")
+
+
+def in_rows(text: str) -> str:
+    """`text` of a log without step numbers: a row is not called a step."""
+    return re.sub(
+        r"\b([Ss])tep(s?)(?= \d)", lambda m: f"{'R' if m[1] == 'S' else 'r'}ow{m[2]}", text
+    )
+
+
+def listed(items: Sequence[object]) -> str:
+    """`a, b and c`."""
+    words = [str(item) for item in items]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 row`, `1,200 rows`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def origin_name(origin: str, *, with_folder: bool = False) -> str:
+    """The origin's last path component, two if that name is generic: never a home directory."""
+    if origin == "-":
+        return "standard input"
+    parts = [p for p in PurePath(origin.replace("\\", "/")).parts if p not in ("/", "..", "~")]
+    if not parts:
+        return "."
+    folder = parts[-2] if len(parts) > 1 else ""
+    is_user = len(parts) > 2 and parts[-3] in ("home", "Users")
+    if not folder or is_user or not (with_folder or parts[-1] in GENERIC):
+        return plain(parts[-1])
+    return plain(f"{folder}/{parts[-1]}")
+
+
+def columns(text: str) -> int:
+    """Terminal columns that `text` takes."""
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def shorten(text: str, width: int) -> str:
+    """`text` in at most `width` columns, its middle left out where it is longer."""
+    if columns(text) <= width:
+        return text
+    head, tail = text, ""
+    room = max(width - 2, 0)
+    while head and columns(head) > (room + 1) // 2:
+        head = head[:-1]
+    rest = text[len(head) :]
+    tail = rest
+    while tail and columns(head) + columns(tail) > room:
+        tail = tail[1:]
+    return f"{head}..{tail}"
+
+
+def beginning(text: str, width: int) -> str:
+    """`text` in at most `width` columns, its end left out where it is longer."""
+    if columns(text) <= width:
+        return text
+    while text and columns(text) > width - 2:
+        text = text[:-1]
+    return f"{text.rstrip()}.."
+
+
+def cut(lines: list[str], most: int) -> list[str]:
+    """At most that many lines; what was left out shows as `..`."""
+    if len(lines) <= most:
+        return lines
+    last = lines[most - 1]
+    kept = last
+    while kept and columns(kept) + 3 > columns(last):
+        kept = kept.rpartition(" ")[0]
+    return [*lines[: most - 1], f"{kept} .." if kept else ".."]
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Lines of at most `width` columns; a longer word is broken."""
+    lines, line = [], ""
+    for word in text.split(" "):
+        joined = f"{line} {word}" if line else word
+        if columns(joined) <= width:
+            line = joined
+            continue
+        if line:
+            lines.append(line)
+        while columns(word) > width:
+            size = width
+            while columns(word[:size]) > width:
+                size -= 1
+            lines.append(word[: max(size, 1)])
+            word = word[max(size, 1) :]
+        line = word
+    return [*lines, line] if line or not lines else lines

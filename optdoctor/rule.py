@@ -1,0 +1,93 @@
+"""What a rule is: one illness, the channels it reads, and the function that looks for it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from optdoctor.channels import Axis, channel
+from optdoctor.findings import Abstain, Finding, Stage
+from optdoctor.trace import Trace
+
+SYMPTOMS = frozenset(
+    {
+        "staircase-oscillation",
+        "early-plateau",
+        "upward-drift",
+        "nan-pulse",
+        "bimodal-gap",
+        "loss-spike",
+        "divergence",
+        "loss-scale-collapse",
+        "gradient-outlier",
+        "nonfinite-gradient",
+    }
+)
+"""Names fixed for what a curve or a gradient shows, whether or not its rule exists yet."""
+
+SECTIONS = ("What it finds", "Why it matters", "What to do", "When it is fine", "Told apart from")
+"""The headings that every rule's docstring has, in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Numbers a rule judges by; each rule extends it, with a sentence under each field."""
+
+    rows: int = 30
+    """Least rows of every needed series; 0 for rules that decide before step 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One illness."""
+
+    name: str
+    """Kebab case, the file's name; names the illness, not the remedy."""
+    needs: tuple[str, ...]
+    """Channels without which it is skipped; `a|b` means any one."""
+    check: Callable[[Trace, Any], list[Finding] | Abstain]
+    """(trace, limits) -> findings; an empty list means it looked and found nothing."""
+    limits: Limits
+    sick: Callable[[], Trace]
+    healthy: Callable[[], Trace]
+    doc: str
+    uses: tuple[str, ...] = ()
+    """Channels it reads where they exist."""
+    explains: tuple[str, ...] = ()
+    """Rules and symptoms that it can bring about."""
+    mechanism: bool = False
+    """A counter of the fault itself, not of its consequence."""
+    stage: Stage = "preview"
+
+    @property
+    def needed(self) -> tuple[tuple[str, ...], ...]:
+        """`needs` as alternatives."""
+        return tuple(tuple(need.split("|")) for need in self.needs)
+
+    @property
+    def declared(self) -> frozenset[str]:
+        """Every channel that it may read."""
+        return frozenset(name for names in self.needed for name in names) | frozenset(self.uses)
+
+    @property
+    def static(self) -> bool:
+        """Whether it decides by construction, before step 1."""
+        return self.limits.rows == 0
+
+    def needed_series(self, trace: Trace) -> list[str]:
+        """The needed channels that vary over steps and that the trace has."""
+        return [
+            name
+            for names in self.needed
+            for name in names
+            if channel(name).axis is not Axis.RUN and trace.has(name)
+        ]
+
+    def section(self, heading: str) -> str:
+        """The text under one heading of the docstring, "" where it lacks it."""
+        _, found, rest = self.doc.partition(f"## {heading}\n")
+        return rest.partition("\n## ")[0].strip() if found else ""
+
+    @property
+    def title(self) -> str:
+        """The docstring's first line."""
+        return self.doc.strip().partition("\n")[0]

@@ -1,0 +1,179 @@
+"""Adam's second moment is zero where the first moment is not.
+
+## What it finds
+The share of all entries with second moment = 0 and first moment != 0 in one sampled step; fires
+above `share`. How bad that is follows from dtype, beta2 and epsilon: the largest gradient whose
+square still rounds to 0 in the state, over the epsilon that the update's dtype keeps, is how many
+learning rates such an entry can move in one step.
+## Why it matters
+Adam divides the first moment by sqrt(second moment) + epsilon. With the second moment at 0 only
+epsilon is left: 1e-8 allows steps of 546,000 learning rates, and in float16 arithmetic it is 0
+itself. The weights overflow inside the step; the gradient of that step is still finite, and the
+loss follows one step later.
+## What to do
+Keep weights and optimizer state in float32 and run the forward pass in bfloat16 autocast. In an
+emergency restart with epsilon 1e-4. An epsilon of 1e-6 is not proposed: it removes the NaN and
+leaves steps of up to 5,460 learning rates; it recovered 0 of 6 small runs when tried. A clamp of
+the second moment at 1e-8 is not proposed: in float16 it clamps at 0 and changes nothing, in
+float32 it makes the steps of small gradients about 20 times too small.
+## When it is fine
+Rows of an embedding that no batch has used: both moments are zero; they are not counted. float32
+and bfloat16 state: a gradient small enough to vanish there moves its weight by nothing. With a
+large epsilon (1e-4 in float16) the step is bounded and the finding is a note.
+## Told apart from
+`epsilon-below-precision`: known before step 1; it looks at epsilon, not at the state.
+`nan-pulse`: what the loss shows one step later.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optdoctor import rule
+from optdoctor.curves import spans
+from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
+from optdoctor.knowledge.precision import FORMATS, round_to
+from optdoctor.synthetic import falling_loss, make_trace, small_gpt
+from optdoctor.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Limits(rule.Limits):
+    rows: int = 1
+    """One sampled step is enough: it counts the fault itself."""
+    share: float = 0.002
+    """Largest share of zeroed entries of a healthy run; 56 small healthy runs had none at all."""
+    harmless_step: float = 1.0
+    """Largest step of a zeroed entry, in learning rates, that is no harm: Adam's usual step."""
+    bounded_step: float = 100.0
+    """Largest step, in learning rates, that is worth a note only: epsilon 1e-4 in float16 allows 55
+    and recovered 6 of 6 runs, 1e-6 allows 5,500 and recovered 0 of 6."""
+    emergency_eps: float = 1e-4
+    """The epsilon to restart with where float32 is out of reach."""
+
+
+def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
+    eps, beta2 = trace.facts["eps"], trace.facts["beta2"]
+    state_dtype = str(trace.facts["state_dtype"])
+    math_dtype = str(trace.facts.get("math_dtype") or "float32")
+    if not isinstance(eps, float) or not isinstance(beta2, float) or not 0 <= beta2 < 1:
+        return Abstain(f"no step size follows from eps {eps} and beta2 {beta2}")
+    if state_dtype not in FORMATS or math_dtype not in FORMATS:
+        return Abstain(f"state in {state_dtype}, update in {math_dtype}: no known number format")
+    left = round_to(eps, math_dtype) or 0.0
+    step = _largest_gradient(state_dtype, beta2) / left if left > 0 else math.inf
+    if step <= limits.harmless_step:
+        return []
+    zero = trace.series["moment2_zero"]
+    share = _share(trace)  # [T]
+    sick = share > limits.share
+    if not sick.any():
+        return []
+    rows = spans(sick)
+    first, last = rows[0][0], rows[-1][1]
+    worst = int(np.nanargmax(np.where(sick, share, -1)))
+    by_tensor = np.asarray(zero.values[first], np.float64)
+    bounded = step <= limits.bounded_step
+    total = int(trace.num_elements.sum())
+    what = f"entries of {state_dtype} second moment zero, first moment not, at step"
+    evidence = [
+        _percent(f"{what} {zero.steps[first]}", share[first], limits),
+        _step_allowed(eps, math_dtype, step, limits),
+    ]
+    if worst != first:
+        evidence.insert(1, _percent(f"{what} {zero.steps[worst]}, the worst", share[worst], limits))
+    return [
+        Finding(
+            severity=Severity.NOTE if bounded else Severity.CRITICAL,
+            summary=(
+                f"{round(share[first] * total):,} of {total:,} second-moment entries are zero in"
+                f" {state_dtype} while the first moment is not:"
+                f" {share[first]:.1%} (limit {limits.share:.1%})."
+            ),
+            steps=(int(zero.steps[first]), int(zero.steps[last])),
+            tensors=trace.worst(by_tensor, by_tensor > limits.share),
+            evidence=tuple(evidence),
+            treatments=_treatments(state_dtype, eps, limits, bounded),
+        )
+    ]
+
+
+def _percent(what: str, share: float, limits: Limits) -> Evidence:
+    return Evidence("moment2_zero", what, float(share) * 100, limits.share * 100, "%")
+
+
+def _step_allowed(eps: float, math_dtype: str, step: float, limits: Limits) -> Evidence:
+    if math.isinf(step):
+        what = f"what {math_dtype} keeps of eps = {eps:g}: such an entry divides by 0"
+        return Evidence("eps", what, 0.0, eps, "1")
+    what = f"the most that eps = {eps:g} lets such an entry move in one step"
+    return Evidence("eps", what, step, limits.harmless_step, "learning rates")
+
+
+def _largest_gradient(state_dtype: str, beta2: float) -> float:
+    """The largest gradient g whose (1 - beta2) g^2 still rounds to 0: half the smallest number.
+
+    Its first moment, a mean of gradients, is at most g, so that the entry moves lr * g / eps at most.
+    """
+    return math.sqrt(FORMATS[state_dtype].smallest / 2 / (1 - beta2))
+
+
+def _share(trace: Trace) -> NDArray[np.float64]:
+    """[T]: share of all measured entries, tensors weighed by their elements."""
+    values = np.asarray(trace.series["moment2_zero"].values, np.float64)  # [T, P]
+    weight = np.where(np.isfinite(values), trace.num_elements, 0)
+    zeroed = np.where(np.isfinite(values), values * trace.num_elements, 0).sum(axis=1)
+    share: NDArray[np.float64] = zeroed / np.maximum(weight.sum(axis=1), 1)
+    return share
+
+
+def _treatments(
+    state_dtype: str, eps: float, limits: Limits, bounded: bool
+) -> tuple[Treatment, ...]:
+    float32 = Treatment(
+        title="Restart with weights and optimizer state in float32, forward in bfloat16 autocast",
+        changes={"state_dtype": (state_dtype, "float32")},
+        safety="safe",
+        basis="heuristic",
+        source="float32 holds squares down to 1.4e-45; small float16 runs recovered when tried",
+    )
+    larger = Treatment(
+        title=f"In an emergency: eps = {limits.emergency_eps:g}",
+        changes={"eps": (eps, limits.emergency_eps)},
+        safety="risky",
+        basis="heuristic",
+        source="pytorch/pytorch#8860; small float16 runs recovered when tried",
+    )
+    return (float32,) if bounded else (float32, larger)
+
+
+def _run(dtype: str, zero: float) -> Trace:
+    tensors = small_gpt(dtype, math_dtype="float32")
+    share = np.zeros((20, len(tensors)), np.float32)
+    share[5:, 2:4] = zero
+    return make_trace(
+        loss=falling_loss(),
+        moment2_zero=share,
+        state_dtype=dtype,
+        math_dtype="float32",
+        eps=1e-8,
+        beta2=0.999,
+        optimizer_family="adam",
+        tensors=tensors,
+    )
+
+
+RULE = rule.Rule(
+    name="second-moment-underflow",
+    needs=("moment2_zero", "state_dtype", "eps", "beta2"),
+    uses=("math_dtype",),
+    explains=("nan-pulse", "nonfinite-gradient", "divergence"),
+    mechanism=True,
+    check=check,
+    limits=Limits(),
+    sick=lambda: _run("float16", 0.6),
+    healthy=lambda: _run("float32", 0.6),
+    doc=__doc__ or "",
+)

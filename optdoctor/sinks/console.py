@@ -1,0 +1,47 @@
+"""Tells a root cause once, and prints the report at the end, on standard error."""
+
+import sys
+
+from optdoctor.findings import Diagnosis, Finding, Notice, Verdict
+from optdoctor.report import text
+from optdoctor.sinks import Place, Sink
+from optdoctor.trace import Trace
+
+
+class Console:
+    """Lines above a progress bar where one is alive."""
+
+    def tell(self, notices: list[Notice]) -> None:
+        """Prints what no other finding explains."""
+        for notice in notices:
+            if notice.what != "ended" and not notice.finding.causes.found:
+                say(_line(notice.finding, notice.step))
+
+    def close(self, diagnosis: Diagnosis, trace: Trace, cost: str) -> None:
+        """Prints the report of a sick run, one line of any other."""
+        if diagnosis.verdict is Verdict.SICK:
+            say(text.render(diagnosis, trace, cost=cost))
+        else:
+            say(text.one_line(diagnosis, trace))
+
+
+def _line(finding: Finding, step: int) -> str:
+    head = f"optdoctor  step {step}  {finding.severity.upper()} {finding.rule}: {finding.summary}"
+    if not finding.treatments:
+        return head
+    return f"{head}\n           do: {finding.treatments[0].title}"
+
+
+def say(message: str) -> None:
+    """Prints on standard error without tearing a tqdm bar."""
+    if "tqdm" in sys.modules:
+        from tqdm import tqdm
+
+        tqdm.write(message, file=sys.stderr)
+    else:
+        print(message, file=sys.stderr)
+
+
+def SINK(place: Place) -> Sink:  # noqa: N802 - the registry's constant
+    """A console."""
+    return Console()

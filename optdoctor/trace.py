@@ -1,0 +1,266 @@
+"""A run as data: channels over steps, facts, tensors, events; and the recorder that builds it."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optdoctor.channels import Axis, channel, is_channel
+from optdoctor.store import FloatArray, IntArray, Series, StepStore, TensorStore
+
+Fact: TypeAlias = float | int | str | bool | None
+
+Kind = Literal[
+    "embedding", "attention", "mlp", "norm", "bias", "head", "conv", "recurrent", "adapter", "other"
+]
+EventKind = Literal[
+    "start",
+    "resume",
+    "epoch",
+    "evaluation",
+    "checkpoint",
+    "step-skipped",
+    "tensors-changed",
+    "learning-rate-set",
+    "fact-changed",
+    "alarm",
+    "treatment",
+    "undo",
+    "doctor-failed",
+    "gap",
+]
+
+
+class Undeclared(RuntimeError):
+    """A rule read a channel that it did not declare."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Static facts of one tensor."""
+
+    name: str
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    state_dtype: str = ""
+    math_dtype: str = ""
+    """dtype in which the optimizer computes its update: float32 where it is fused."""
+    kind: Kind = "other"
+    """`other` counts as any."""
+    layer: str = ""
+    """The block it belongs to, "h.3"; "" where there is none."""
+    order: int = 0
+    """Position in the forward pass."""
+    group: int = 0
+    in_optimizer: bool = True
+    trainable: bool = True
+    tied_to: str = ""
+
+    @property
+    def num_elements(self) -> int:
+        """Product of the shape."""
+        return int(np.prod(self.shape, dtype=np.int64)) if self.shape else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened at one step."""
+
+    step: int
+    kind: EventKind
+    text: str = ""
+    old: Fact = None
+    new: Fact = None
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """One sampled step."""
+
+    step: int
+    values: Mapping[str, float] = field(default_factory=dict)
+    tensors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)  # {channel: [P]}
+
+
+class _Declared(Mapping[str, Any]):
+    """A mapping that refuses channels outside the declared ones."""
+
+    def __init__(self, inner: Mapping[str, Any], declared: frozenset[str]) -> None:
+        self._inner, self._declared = inner, declared
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._declared and is_channel(name):
+            raise Undeclared(f"{name!r} is neither in needs nor in uses")
+        return self._inner[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._inner if name in self._declared)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A run of channels and events. Immutable; a channel not measured has no series.
+
+    In [T, P] NaN means not measured at that step: a row may cover only part of P. Statistics are
+    over finite elements; counts tell the rest.
+    """
+
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    series: Mapping[str, Series] = field(default_factory=dict)
+    tensors: tuple[TensorInfo, ...] = ()
+    events: tuple[Event, ...] = ()
+    origin: str = "live"
+    """A path, or "live"."""
+    reader: str = ""
+    """The format it was read from, "" if live."""
+    lines_skipped: int = 0
+    """Lines of the log that held no row."""
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """First and last step of any channel; (0, 0) if there is none."""
+        kept = [s for s in self.series.values() if s.steps.size]
+        if not kept:
+            return (0, 0)
+        return min(int(s.starts[0]) for s in kept), max(int(s.steps[-1]) for s in kept)
+
+    def has(self, name: str) -> bool:
+        """Whether the channel was measured: a fact that is known, or a series with rows."""
+        if self.facts.get(name) is not None:
+            return True
+        return name in self.series and self.series[name].steps.size > 0
+
+    def only(self, names: Iterable[str]) -> "Trace":
+        """The same trace with every other channel out of reach.
+
+        Raises:
+            Undeclared: on reading, for a channel that is not in `names`.
+        """
+        declared = frozenset(names)
+        return replace(
+            self, facts=_Declared(self.facts, declared), series=_Declared(self.series, declared)
+        )
+
+    def of_kind(self, kind: Kind) -> NDArray[np.bool_]:
+        """[P]: tensors of that kind; `other` counts as any."""
+        return np.array([t.kind in (kind, "other") for t in self.tensors], bool)
+
+    def by_layer(self, values: FloatArray) -> dict[str, FloatArray]:
+        """{layer: the values of its tensors}, in order of first appearance."""
+        layers = list(dict.fromkeys(t.layer for t in self.tensors))
+        which = np.array([layers.index(t.layer) for t in self.tensors], int)
+        return {layer: values[which == i] for i, layer in enumerate(layers)}
+
+    def worst(self, values: FloatArray, among: NDArray[np.bool_] | None = None) -> tuple[str, ...]:
+        """Names of the tensors with a finite value, largest first; equals keep their order."""
+        chosen = np.isfinite(values) if among is None else np.isfinite(values) & among
+        order = np.argsort(-values, kind="stable")
+        return tuple(self.tensors[i].name for i in order if chosen[i])
+
+    @property
+    def num_elements(self) -> NDArray[np.int64]:
+        """[P]: elements of each tensor."""
+        return np.array([t.num_elements for t in self.tensors], np.int64)
+
+
+class Recorder:
+    """Turns rows into a trace in bounded memory; a function of the order of rows per channel."""
+
+    def __init__(
+        self,
+        tensors: tuple[TensorInfo, ...] = (),
+        *,
+        step_capacity: int = 65_536,
+        tensor_capacity: int = 448,
+        recent: int = 64,
+    ) -> None:
+        self._tensors = tensors
+        self.capacities = {
+            "step_capacity": step_capacity,
+            "tensor_capacity": tensor_capacity,
+            "recent": recent,
+        }
+        self._steps: dict[str, StepStore] = {}
+        self._by_tensor: dict[str, TensorStore] = {}
+
+    @property
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        """The P tensors that a row of a tensor channel covers, in its order."""
+        return self._tensors
+
+    def widen(self, tensors: tuple[TensorInfo, ...]) -> None:
+        """Takes a longer or renewed table of tensors; rows so far are NaN for those added."""
+        self._tensors = tensors
+        for store in self._by_tensor.values():
+            store.widen(len(tensors))
+
+    def add(self, vitals: Vitals) -> None:
+        """Adds one step. Steps of one channel must rise.
+
+        Raises:
+            KeyError: a name outside the vocabulary.
+            ValueError: a step at or below the channel's last, or a row of the wrong width.
+        """
+        for name, value in vitals.values.items():
+            store = self._step_store(name)
+            _require_rise(name, store.last_step, vitals.step)
+            store.append(vitals.step, float(value))
+        for name, row in vitals.tensors.items():
+            self.sample(name, vitals.step, row)
+
+    def extend(self, name: str, steps: IntArray, values: NDArray[np.float64]) -> None:
+        """Adds rows of one step channel, [T] each, in rising order of steps.
+
+        Raises:
+            KeyError, ValueError: as `add`.
+        """
+        if not len(steps):
+            return
+        store = self._step_store(name)
+        _require_rise(name, store.last_step, *steps[:1])
+        if (np.diff(steps) <= 0).any():
+            raise ValueError(f"{name}: steps must rise")
+        store.extend(steps, values)
+
+    def sample(self, name: str, step: int, row: NDArray[np.float32]) -> None:
+        """Adds one row [P] of one tensor channel."""
+        if channel(name).axis is not Axis.TENSOR:
+            raise KeyError(f"{name} is no tensor channel")
+        if row.shape != (len(self._tensors),):
+            raise ValueError(f"{name}: row of {row.shape}, not of {len(self._tensors)} tensors")
+        store = self._by_tensor.get(name)
+        if store is None:
+            store = self._by_tensor[name] = TensorStore(
+                len(self._tensors), self.capacities["tensor_capacity"], self.capacities["recent"]
+            )
+        _require_rise(name, store.last_step, step)
+        store.append(step, np.asarray(row, np.float32))
+
+    def _step_store(self, name: str) -> StepStore:
+        store = self._steps.get(name)
+        if store is None:
+            if channel(name).axis is not Axis.STEP:
+                raise KeyError(f"{name} is no step channel")
+            store = self._steps[name] = StepStore(self.capacities["step_capacity"])
+        return store
+
+    def trace(self, facts: Mapping[str, Fact], events: Iterable[Event] = (), **about: Any) -> Trace:
+        """A snapshot; `about` are the further fields of `Trace`."""
+        stores: dict[str, StepStore | TensorStore] = {**self._steps, **self._by_tensor}
+        return Trace(
+            facts=dict(facts),
+            series={name: store.series() for name, store in sorted(stores.items())},
+            tensors=self._tensors,
+            events=tuple(sorted(events, key=lambda event: event.step)),
+            **about,
+        )
+
+
+def _require_rise(name: str, last: int, step: int) -> None:
+    if step <= last:
+        raise ValueError(f"{name}: step {step} does not come after {last}")

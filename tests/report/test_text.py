@@ -1,0 +1,294 @@
+import re
+import unicodedata
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from optdoctor.engine import diagnose
+from optdoctor.findings import Diagnosis, Evidence, Finding, Severity, Treatment
+from optdoctor.report.text import coloured, render, render_many
+from optdoctor.report.wording import number, origin_name, percent, sentence, wrap
+from optdoctor.rule import Limits, Rule
+from optdoctor.rules import RULES
+from optdoctor.synthetic import falling_loss, gradient_norms, make_trace, small_gpt
+from optdoctor.trace import Event, Trace
+
+HOSTILE = "a\x1b[31mb\x9b2J\u202ec\u200fd\x07e\r\nf\ttable \ud800 漢字漢字 " + "x" * 200
+
+
+def float16_run(math_dtype: str = "float32", framework: str | None = None) -> Trace:
+    """A resume turns the state to float16 at step 361; the loss is NaN from 362 on."""
+    tensors = small_gpt("float16", math_dtype=math_dtype)
+    steps = np.r_[np.arange(1, 11), np.arange(356, 366)]
+    zero = np.zeros((20, len(tensors)), np.float32)
+    zero[15:, 2:4], zero[15:, 6] = 0.6, 0.8
+    broken = np.zeros_like(zero)
+    broken[15:] = 100
+    loss = falling_loss(480)
+    loss[361:] = np.nan
+    sampled = {"moment2_zero": zero, "update_nonfinite": broken, "grad_nonfinite": broken * 0}
+    return make_trace(
+        sampled,
+        loss=loss,
+        state_dtype="float16",
+        math_dtype=math_dtype,
+        param_dtype="float16",
+        eps=1e-8,
+        beta2=0.999,
+        optimizer="AdamW",
+        optimizer_family="adam",
+        framework=framework,
+        tensors=tensors,
+        steps=dict.fromkeys(sampled, steps),
+        events=[Event(360, "resume", "weights and state", "float32", "float16")],
+    )
+
+
+def counted_log() -> Trace:
+    loss = falling_loss(100)
+    loss[50:] = np.nan
+    trace = make_trace(loss=loss, step_source="counted rows")
+    return replace(trace, origin="runs/train.log", reader="huggingface-console", lines_skipped=2)
+
+
+def hostile_run() -> Trace:
+    tensors = tuple(replace(t, name=f"{HOSTILE}.{t.name}") for t in small_gpt("float16"))
+    share = np.full((20, len(tensors)), 0.5, np.float32)
+    trace = make_trace(
+        loss=falling_loss(20),
+        moment2_zero=share,
+        state_dtype="float16",
+        math_dtype="float16",
+        eps=1e-8,
+        beta2=0.999,
+        optimizer=HOSTILE,
+        optimizer_family="adam",
+        framework=HOSTILE,
+        tensors=tensors,
+        events=[Event(1, "resume", HOSTILE, HOSTILE, HOSTILE), Event(3, "doctor-failed", HOSTILE)],
+    )
+    return replace(trace, origin=f"/home/ann/{HOSTILE}", reader=HOSTILE, lines_skipped=10**9)
+
+
+def many_rules_run(count: int = 6) -> tuple[Diagnosis, Trace]:
+    """Findings of `count` rules with long words in every slot."""
+
+    def finds(name: str) -> Rule:
+        finding = Finding(
+            severity=Severity.WARN,
+            summary="The loss does something that takes many words to say. " * 5,
+            steps=(5, 90),
+            evidence=tuple(Evidence("loss", "a long reason " * 12, 3, 1, "rows") for _ in range(4)),
+            treatments=tuple(
+                Treatment(f"Do this {i} " * 12, {"eps": (1e-8, 10.0**-i)}) for i in range(4)
+            ),
+        )
+        return Rule(name, ("loss",), lambda *_: [finding], Limits(), Trace, Trace, "Title.")
+
+    trace = make_trace(loss=falling_loss(100))
+    return diagnose(trace, [finds(f"rule-{i}") for i in range(count)]), trace
+
+
+def cases() -> dict[str, tuple[Diagnosis, Trace]]:
+    traces = {f"{rule.name} sick": rule.sick() for rule in RULES}
+    traces |= {f"{rule.name} healthy": rule.healthy() for rule in RULES}
+    traces |= {
+        "float16": float16_run(),
+        "float16 throughout": float16_run("float16"),
+        "counted log": counted_log(),
+        "hostile": hostile_run(),
+        "short": make_trace(loss=falling_loss(7)),
+        "few": make_trace(loss=[3.0, np.nan, np.inf]),
+        "empty": Trace(),
+    }
+    many = {f"{n} findings": many_rules_run(n) for n in (1, 2, 3, 6)}
+    return {name: (diagnose(trace), trace) for name, trace in traces.items()} | many
+
+
+CASES = cases()
+
+
+@pytest.mark.parametrize("ascii", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_no_line_is_wider_than_the_terminal(name: str, ascii: bool) -> None:
+    for width in (80, 100):
+        text = render(
+            *CASES[name], width=width, ascii=ascii, cost="c " * 90, page="out/report.html"
+        )
+        assert max(cell_len(line) for line in text.splitlines()) <= width
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "6 findings"])
+def test_up_to_three_findings_fit_forty_lines(name: str) -> None:
+    assert len(CASES[name][0].findings) <= 3
+    assert len(render(*CASES[name], cost="0.95 % of training time", page="p").splitlines()) <= 40
+
+
+def test_more_findings_are_listed_by_head_line_with_the_way_to_read_on() -> None:
+    text = render(*many_rules_run(6))
+    assert re.search(r"^6 WARN  rule-5 +steps 5-90$", text, re.MULTILINE)
+    assert "optdoctor explain rule-3" in text
+    assert text.count("\n  what ") == 3
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ascii_mode_holds_only_ascii(name: str) -> None:
+    assert render(*CASES[name], ascii=True).isascii()
+    assert render_many([CASES[name]], ascii=True).isascii()
+
+
+def test_no_character_of_a_log_steers_the_terminal() -> None:
+    for text in (render(*CASES["hostile"]), render_many([CASES["hostile"]])):
+        for letter in text:
+            assert letter == "\n" or unicodedata.category(letter)[0] != "C"
+        text.encode("utf-8")
+
+
+def test_no_home_directory_is_shown() -> None:
+    diagnosis, trace = CASES["float16"]
+    for name in ("trainer_state.json", "train.log"):
+        run = replace(trace, origin=f"/home/ann/{name}")
+        assert name in render(diagnosis, run)
+        for text in (render(diagnosis, run), render_many([(diagnosis, run)] * 2)):
+            assert "ann" not in text
+    assert origin_name("/data/gpt/trainer_state.json") == "gpt/trainer_state.json"
+    assert origin_name("C:\\Users\\ann\\train.log") == "train.log"
+
+
+def test_a_cause_stands_above_the_symptom_that_it_explains() -> None:
+    text = render(*CASES["float16"])
+    assert re.search(r"^1 CRITICAL  second-moment-underflow +.*, cause of 2$", text, re.MULTILINE)
+    assert re.search(r"^2 CRITICAL  nan-pulse +.*, explained by 1$", text, re.MULTILINE)
+    assert "Cause found: " in text
+    assert "since  step 361, first after the resume: weights and state float32 -> float16" in text
+    assert "attn.c_attn of blocks 0-1" in text
+    assert "3 of 9" in text
+
+
+def test_two_causes_are_called_possible() -> None:
+    text = render(*CASES["float16 throughout"])
+    assert "Possible causes found: 1 and 2 below." in text
+    assert "Cause found" not in text
+
+
+def test_no_cause_is_claimed_where_none_was_examined() -> None:
+    text = render(*CASES["counted log"])
+    assert "Cause found" not in text
+    assert re.search(r"No cause found; \d+ of \d+ possible causes cannot be seen in a log\.", text)
+
+
+def test_a_log_without_step_numbers_speaks_of_rows() -> None:
+    text = render(*CASES["counted log"])
+    assert "huggingface-console, 100 rows   2 lines skipped" in text
+    assert text.count("This log has no step numbers") == 1
+    assert not re.search(r"\bsteps? \d", text)
+
+
+def test_a_static_finding_is_dated_before_step_1() -> None:
+    text = render(*CASES["epsilon-below-precision sick"])
+    assert re.search(r"^1 CRITICAL  epsilon-below-precision +before step 1$", text, re.MULTILINE)
+
+
+def test_a_healthy_report_is_short_and_says_what_was_not_examined() -> None:
+    trace = make_trace(loss=falling_loss(480), grad_norm=gradient_norms(480))
+    text = render(diagnose(trace), trace)
+    assert "HEALTHY  Nothing found in 480 steps. " in text
+    assert "not examined   " in text
+    assert len(text.splitlines()) <= 16
+
+
+def test_an_unknown_report_gives_its_reason() -> None:
+    assert "UNKNOWN  7 finite losses, needs 30." in render(*CASES["short"])
+
+
+def test_a_treatment_is_spelled_for_the_framework_of_the_run_only() -> None:
+    trace = float16_run(framework="huggingface")
+    text = render(diagnose(trace), trace)
+    assert "HF         from_pretrained(.., dtype=torch.float32), bf16=True" in text
+    assert "plain " not in text
+    unknown = render(*CASES["float16"])
+    assert "plain      " in unknown
+    assert "HF         " in unknown
+
+
+def test_a_crashed_rule_and_a_doctor_that_stepped_back_have_a_line_each() -> None:
+    def crash(*_: object) -> list[Finding]:
+        raise RuntimeError("bad luck")
+
+    rule = Rule("it-breaks", ("loss",), crash, Limits(), Trace, Trace, "Title.")
+    event = Event(7, "doctor-failed", "ValueError: broken\n  File x")
+    trace = make_trace(loss=falling_loss(), events=[event])
+    text = render(diagnose(trace, [rule]), trace)
+    assert "crashed        it-breaks: RuntimeError: bad luck" in text
+    assert "doctor         stepped back at step 7: ValueError: broken" in text
+
+
+def test_nothing_is_said_to_be_measured_yet() -> None:
+    for diagnosis, trace in CASES.values():
+        for line in render(diagnosis, trace).splitlines():
+            assert not line.startswith("  sure") or "not measured yet" in line
+
+
+def test_colour_changes_no_character(capsys: pytest.CaptureFixture[str]) -> None:
+    text = render(*CASES["float16"])
+    styled = coloured(text)
+    assert styled.plain == text
+    assert styled.spans
+    with Console(width=80, no_color=True).capture() as captured:
+        pass
+    console = Console(width=80, no_color=True, force_terminal=False)
+    with console.capture() as captured:
+        console.print(styled)
+    assert captured.get() == text + "\n"
+
+
+def test_the_table_of_runs_puts_the_worst_first() -> None:
+    names = ["short", "nan-pulse healthy", "counted log", "float16"]
+    text = render_many([CASES[name] for name in names])
+    lines = [line for line in text.splitlines() if line.startswith(("▲", "?"))]
+    assert "2 of 4 runs are sick, 1 healthy, 1 unknown." in text
+    assert [line[0] for line in lines] == ["▲", "▲", "?"]
+    assert "row 51" in text
+    assert max(cell_len(line) for line in text.splitlines()) <= 80
+    assert render_many([])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (15389, "15,389"),
+        (546133.3, "546,000"),
+        (999.96, "1,000"),
+        (1e9, "1e9"),
+        (2.5, "2.5"),
+        (-3.14159, "-3.14"),
+        (0.0123456, "0.0123"),
+        (9.9996e-4, "0.001"),
+        (2.98e-8, "2.98e-8"),
+        (1e-300, "1e-300"),
+        (float("nan"), "NaN"),
+        (-np.inf, "-Inf"),
+    ],
+)
+def test_numbers_have_three_significant_figures(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_shares_below_ten_percent_have_two_figures() -> None:
+    assert [percent(v) for v in (7.1345, 20.13, 0.2, 100)] == ["7.1 %", "20.1 %", "0.2 %", "100 %"]
+
+
+def test_a_row_of_evidence_is_a_sentence_with_its_limit() -> None:
+    count = Evidence("loss", "losses NaN", 15486, 0, "rows")
+    share = Evidence("moment2_zero", "entries zero", 0.0713, 0.002, "share")
+    assert sentence(count) == "15,486 losses NaN (limit 0)"
+    assert sentence(share) == "entries zero: 7.1 % (limit 0.2 %)"
+
+
+def test_wrapping_breaks_what_is_longer_than_a_line() -> None:
+    assert wrap("漢" * 10, 8) == ["漢漢漢漢", "漢漢漢漢", "漢漢"]
+    assert wrap("", 8) == [""]

@@ -1,4 +1,4 @@
-"""The command line. Exit codes: 0 nothing grave, 1 a finding, 2 unreadable or misused, 3 our fault."""
+"""The command line. Exit codes: 0 nothing grave, 1 a finding, 2 unreadable, 3 our own fault."""
 
 import sys
 from collections.abc import Iterator
@@ -55,9 +55,9 @@ def analyze(
 ) -> None:
     """Examine training logs or run folders ("-" is standard input) and report.
 
-    A folder with run.json is one run; one with checkpoint-*/trainer_state.json is one run; else each
-    file directly in it that is a log. Exit code: 0 nothing at or above --fail-on, 1 something is,
-    2 a path could not be read, 3 optdoctor itself failed; the largest wins.
+    A folder with run.json is one run; one with checkpoint-*/trainer_state.json is one run; else
+    each file directly in it that is a log. Exit code: 0 nothing at or above --fail-on, 1 something
+    is, 2 a path could not be read, 3 optdoctor itself failed; the largest wins.
     """
     settings = _settings(select, ignore)
     runs: list[tuple[Diagnosis, Trace]] = []
@@ -192,16 +192,14 @@ def _write_text(
         return
     from rich.console import Console
 
-    Console(force_terminal=color == "always" or None, highlight=False, soft_wrap=True).print(
-        text.coloured(report)
-    )
+    forced = True if color == "always" else None
+    console = Console(force_terminal=forced, highlight=False, soft_wrap=True)
+    console.print(text.coloured(report))
 
 
 def _write(report: str, output: str | None) -> None:
     if output is None:
-        stream = click.get_binary_stream("stdout")
-        stream.write(report.rstrip("\n").encode("utf-8", "replace") + b"\n")
-        stream.flush()
+        click.echo(report.rstrip("\n").encode("utf-8", "replace"))
         return
     try:
         Path(output).write_text(report.rstrip("\n") + "\n", "utf-8")

@@ -22,8 +22,9 @@ _BLOCK = 4096  # rows taken one by one wait until a block of them is worth an ar
 class Series:
     """The kept rows of one channel. Arrays are read-only.
 
-    On the step axis each of T rows is a bucket of `count` recorded ones and the fields below `values`
-    are [T]. On the tensor axis they are [P]: a ledger over the whole run, thinned rows included.
+    On the step axis each of T rows is a bucket of `count` recorded ones, and the fields below
+    `values` are [T]. On the tensor axis they are [P]: a ledger over the whole run, thinned rows
+    included.
     """
 
     steps: IntArray  # [T], the last of its bucket

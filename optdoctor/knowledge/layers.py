@@ -34,7 +34,7 @@ def clean(name: str) -> str:
 
 
 def layer_of(name: str) -> str:
-    """The innermost numbered block of a name, "h.3" for "transformer.h.3.attn.c_attn.weight"; or ""."""
+    """The innermost numbered block: "h.3" of "transformer.h.3.attn.c_attn.weight"; else ""."""
     found = _BLOCK.findall(name)
     return found[-1] if found else ""
 

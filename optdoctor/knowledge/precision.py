@@ -43,8 +43,16 @@ def round_to(value: float, dtype: str) -> float | None:
     return math.copysign(round(abs(value) / spacing) * spacing, value)
 
 
+def short(value: float) -> str:
+    """A number as people write it in code: "1e-4", not "0.0001" or "1e-04"."""
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
+        return f"{value:g}"
+    mantissa, _, exponent = f"{value:e}".partition("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
+
+
 def least_precise(dtypes: list[str]) -> str | None:
-    """The dtype with the coarsest spacing, ties to the one with the shorter range; None if empty."""
+    """The dtype with the shortest range, ties to the coarser one; None if there is none."""
     known = [d for d in dtypes if d in FORMATS]
     if not known:
         return dtypes[0] if dtypes else None

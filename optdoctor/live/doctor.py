@@ -49,9 +49,9 @@ class Doctor:
     def log(self, *, run: int | None = None, **values: float | Tensor) -> None:
         """Takes numbers of the training: loss, eval_loss, batch_index or any metric.
 
-        A loss belongs to the update being made; values without one, as of an evaluation, to the last
-        finished update. Several of one update, as of micro-batches, are averaged. Tensors are copied
-        where they are, without waiting for them. `run` names one of several optimizers.
+        A loss belongs to the update being made; values without one, as of an evaluation, to the
+        last finished update. Several of one update, as of micro-batches, are averaged. Tensors are
+        copied where they are, without waiting for them. `run` names one of several optimizers.
         """
         chosen = self.runs if run is None else (self.runs[run],)
         numbers = {}

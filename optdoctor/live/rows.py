@@ -13,8 +13,8 @@ Row: TypeAlias = tuple[int, dict[str, Number]]
 class Rows:
     """Values on their way into rows; several of one update, as of micro-batches, merge by mean.
 
-    A value logged with a loss belongs to the update being made. One logged without, as an evaluation
-    is, belongs to the last finished update.
+    A value logged with a loss belongs to the update being made. One logged without, as an
+    evaluation is, belongs to the last finished update.
     """
 
     def __init__(self, last: int) -> None:

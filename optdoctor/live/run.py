@@ -1,5 +1,6 @@
 """One optimizer being watched: its hooks, its rows, its examinations."""
 
+import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
@@ -66,6 +67,7 @@ class Run:
         self._failed: set[str] = set()
         self._loss_alarm = LossAlarm()
         self._waiting: list[Row] = []
+        self._placed: dict[str, int] = {}
         self._announced: dict[str, Finding] = {}
         self._exams: dict[str, int] = {}
         self._next_exam = EXAM_ROWS
@@ -110,9 +112,11 @@ class Run:
             self._rows.log(values)
 
     def log_at(self, step: int, values: Mapping[str, float]) -> None:
-        """Adds a row that the framework itself placed at `step`."""
+        """Adds a row that the framework itself placed at `step`; a number given twice counts once."""
         with self._guard("log"):
-            self._take([(step, dict(values))])
+            fresh = {n: v for n, v in values.items() if self._placed.get(n, -1) < step}
+            self._placed |= dict.fromkeys(fresh, step)
+            self._take([(step, dict(fresh))])
 
     def skip(self) -> None:
         """Counts an update that was attempted and not made."""
@@ -150,7 +154,7 @@ class Run:
 
     def _begin(self, first_step: int | None) -> None:
         done = steps_in_state(self.optimizer, self._probe)
-        resumed = done is not None or (first_step or 1) > 1
+        resumed = first_step > 1 if first_step is not None else done is not None
         if first_step is None and done:
             first_step = done + 1
         tracked = track(self._model, self.optimizer, self._probe)
@@ -309,13 +313,15 @@ class Run:
             self._remove_hooks()
         if part not in self._failed:
             self._failed.add(part)
-            self.event("doctor-failed", f"{part}: {traceback.format_exc()}")
+            error = sys.exc_info()[1]
+            head = f"{part} failed, {type(error).__name__}: {error}"
+            self.event("doctor-failed", f"{head}\n{traceback.format_exc()}")
 
     def _notice_lost_record(self) -> None:
         failure = self.journal.failure
         if failure is not None and "record" not in self._failed:
             self._failed.add("record")
-            self.event("doctor-failed", f"record: {type(failure).__name__}: {failure}")
+            self.event("doctor-failed", f"record failed, {type(failure).__name__}: {failure}")
 
     def _remove_hooks(self) -> None:
         for handle in self._handles:

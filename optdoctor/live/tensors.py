@@ -135,7 +135,7 @@ def num_trained(optimizer: Optimizer) -> int:
 
 
 def steps_in_state(optimizer: Optimizer, probe: Probe) -> int | None:
-    """Updates that the optimizer's state has seen, 0 where it does not count, None without state."""
+    """Updates that the optimizer's state has seen; 0 where it does not count, None if empty."""
     if not optimizer.state:
         return None
     counts = [probe.moments(state).step for state in optimizer.state.values()]

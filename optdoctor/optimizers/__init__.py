@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """The running means that an optimizer holds of one tensor, as stored; None where it has none."""
+    """The running means that an optimizer holds of one tensor, as stored; None if it has none."""
 
     first: Tensor | None = None  # shape of the tensor
     second: Tensor | None = None  # shape of the tensor
@@ -63,7 +63,7 @@ def probe_of(optimizer: Optimizer) -> Probe:
 def innermost(optimizer: Any) -> Optimizer:
     """The torch optimizer inside wrappers such as accelerate's.
 
-    A wrapper may inherit from Optimizer without having run its constructor; its own hooks then fail.
+    A wrapper may inherit from Optimizer without running its constructor; its own hooks then fail.
 
     Raises:
         TypeError: there is no torch optimizer inside.

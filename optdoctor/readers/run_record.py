@@ -1,7 +1,7 @@
 """A run folder that optdoctor itself wrote: run.json, Arrow streams in segments, events.
 
-Every whole batch before a torn one is read. Where a later segment begins at an earlier step, as after
-a resume from an older checkpoint, the rows from there on belong to a branch that was left.
+Every whole batch before a torn one is read. Where a later segment begins at an earlier step, as
+after a resume from an older checkpoint, the rows from there on belong to a branch that was left.
 """
 
 import json

@@ -144,6 +144,8 @@ def _plot(
     top = _heights(series.high, low, high, log)
     bottom = _heights(series.low, low, high, log)
     line = {c: float(np.median(middle[finite & (column == c)])) for c in np.unique(column[finite])}
+    if finite.sum() > WIDTH * 2:
+        line = _smooth(line)
     broken_after = np.cumsum(series.bad)  # [T]
     last_row = {int(c): int(i) for i, c in enumerate(column) if finite[i]}
     first_row: dict[int, int] = {}
@@ -160,14 +162,22 @@ def _plot(
     _spikes(canvas, column[finite], line, bottom[finite])
 
 
+def _smooth(line: dict[int, float]) -> dict[int, float]:
+    """The running median over 5 columns."""
+    columns, heights = list(line), np.array(list(line.values()))
+    return {c: float(np.median(heights[max(i - 2, 0) : i + 3])) for i, c in enumerate(columns)}
+
+
 def _spikes(
     canvas: _Canvas, column: NDArray[np.int64], line: dict[int, float], edge: NDArray[np.float64]
 ) -> None:
     """Draws the extremes `edge` [rows] that leave the line: no spike is lost in a median."""
-    away = np.abs(edge - np.array([line[c] for c in column]))
-    # Four times the usual distance: noise is no spike.
-    far = away > max(SPIKE_DOTS, 4 * float(np.median(away)))
-    for i in np.flatnonzero(far).tolist():
+    away = np.abs(edge - np.array([line[c] for c in column.tolist()]))
+    widest = np.zeros(WIDTH * 2)
+    np.maximum.at(widest, column, away)
+    # Twice what a column usually spans: noise is no spike.
+    usual = float(np.median(widest[np.unique(column)]))
+    for i in np.flatnonzero(away > max(SPIKE_DOTS, 2 * usual)).tolist():
         _fill(canvas, int(column[i]), float(edge[i]), line[int(column[i])])
     for i in (int(np.argmin(edge)), int(np.argmax(edge))):
         _fill(canvas, int(column[i]), float(edge[i]), float(edge[i]))

@@ -31,6 +31,7 @@ ASCII = str.maketrans(
 )
 """Replaces every character of a report that is no ASCII; braille is replaced where it is drawn."""
 
+_SHARED = 1000  # largest over smallest loss up to which runs share a scale
 _PARTS = 12  # medians of a run's curve
 _NAME = 10  # columns that a run's name has at least
 
@@ -41,10 +42,10 @@ def render_many(
     """One line per run."""
     ordered = sorted(runs, key=_badness)
     medians = [_medians(trace) for _, trace in ordered]
-    finite = np.concatenate([m[np.isfinite(m)] for m in medians]) if medians else np.empty(0)
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-    log = low > 0 and high / low > LOG_RATIO
-    scale = f"loss {fixed(high, 2)}-{fixed(low, 2)}" if finite.size else "loss"
+    low, high = _bounds(np.concatenate(medians) if medians else np.empty(0))
+    shared = low > 0 and high / low <= _SHARED
+    log = shared and high / low > LOG_RATIO
+    scale = f"loss {fixed(high, 2)}-{fixed(low, 2)}" if shared else "loss"
     bars = max(_PARTS, len(scale))
     told = [_columns(diagnosis, trace) for diagnosis, trace in ordered]
     right = max((columns(f) + columns(since) + 2 for _, _, f, since in told if since), default=0)
@@ -66,15 +67,17 @@ def render_many(
     for (_, trace), name, parts, row in zip(ordered, names, medians, told, strict=True):
         mark, severity, finding, since = row
         pad = " " * (wide - columns(name))
-        head = f"{mark} {name}{pad}  {_bars(parts, low, high, log):<{bars}} {_end(trace):>6}  "
-        text = f"{head}{severity:<8}  "
+        bounds = (low, high) if shared else _bounds(parts)
+        head = f"{mark} {name}{pad}  {_bars(parts, *bounds, log):<{bars}} {_end(trace):>6}  "
+        # The reason of an unknown run needs the room of a severity.
+        text = head if mark == "?" else f"{head}{severity:<8}  "
         shown = beginning(finding, max(width - columns(text) - columns(since) - 1, 0))
         gap = " " * (width - columns(text) - columns(shown) - columns(since)) if since else ""
         lines.append(f"{text}{shown}{gap}{since}".rstrip())
-    kind = "one log scale" if log else "one scale"
+    kind = f"one{' log' if log else ''} scale for all rows" if shared else "each row its own scale"
     lines += [
         "",
-        f"loss: median of each twelfth of the run, {kind} for all rows; × not finite",
+        f"loss: median of each twelfth of the run, {kind}; × not finite",
         "end: median of the last 15 rows",
         "",
         "optdoctor analyze PATH      for one run in full",
@@ -144,6 +147,11 @@ def _median(series: Series, rows: NDArray[np.int64]) -> float:
     values = np.asarray(series.values[rows], np.float64)
     finite = values[np.isfinite(values)]
     return float(np.median(finite)) if finite.size * 2 > values.size else float("nan")
+
+
+def _bounds(values: NDArray[np.float64]) -> tuple[float, float]:
+    finite = values[np.isfinite(values)]
+    return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
 
 
 def _bars(parts: NDArray[np.float64], low: float, high: float, log: bool) -> str:

@@ -20,12 +20,12 @@ from optdoctor.report.wording import (
     shorten,
     wrap,
 )
-from optdoctor.trace import Trace
+from optdoctor.trace import Event, Trace
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["coloured", "render", "render_many"]
+__all__ = ["coloured", "one_line", "render", "render_many"]
 
 LINES = 40
 IN_FULL = 3
@@ -68,6 +68,18 @@ def render(
             break
     text = "\n".join(line.rstrip() for line in lines)
     return text.translate(ASCII).encode("ascii", "replace").decode() if ascii else text
+
+
+def one_line(diagnosis: Diagnosis, trace: Trace) -> str:
+    """The verdict of a run that has nothing to report; what the doctor could not do is said too."""
+    _, said = sentences(diagnosis, trace, ordered(diagnosis))
+    failed = [event for event in trace.events if event.kind == "doctor-failed"]
+    said += [f"The doctor stepped back at step {event.step}: {_first(event)}" for event in failed]
+    return f"optdoctor  {diagnosis.verdict.upper()}  {' '.join(plain(text) for text in said)}"
+
+
+def _first(event: Event) -> str:
+    return event.text.partition("\n")[0]
 
 
 def coloured(text: str) -> "Text":

@@ -23,11 +23,12 @@ float32 and keeps epsilon; its stored second moment can underflow all the same, 
 `nan-pulse`: what follows when an entry divides by 0.
 """
 
+import math
 from dataclasses import dataclass
 
 from optdoctor import rule
 from optdoctor.findings import Evidence, Finding, Severity, Treatment
-from optdoctor.knowledge.precision import round_to
+from optdoctor.knowledge.precision import round_to, short
 from optdoctor.synthetic import make_trace, small_gpt
 from optdoctor.trace import Trace
 
@@ -42,7 +43,9 @@ class Limits(rule.Limits):
 
 def check(trace: Trace, limits: Limits) -> list[Finding]:
     eps, dtype = trace.facts["eps"], str(trace.facts["math_dtype"])
-    if trace.facts["optimizer_family"] != "adam" or not isinstance(eps, float) or not eps > 0:
+    if trace.facts["optimizer_family"] != "adam" or not isinstance(eps, float):
+        return []
+    if not 0 < eps < math.inf:
         return []
     rounded = round_to(eps, dtype)
     if rounded is None or rounded > 0:
@@ -53,7 +56,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
     return [
         Finding(
             severity=Severity.CRITICAL,
-            summary=f"eps = {eps:g} of {optimizer} is 0 in {dtype}, the dtype of its update.",
+            summary=f"eps = {short(eps)} of {optimizer} is 0 in {dtype}, the dtype of its update.",
             steps=(0, 0),
             tensors=reached,
             evidence=(Evidence("eps", f"eps after rounding to {dtype}", rounded, eps, "1"),),
@@ -70,7 +73,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
                     source="float32 holds 1e-8; small float16 runs recovered when tried",
                 ),
                 Treatment(
-                    title=f"In an emergency: eps = {limits.emergency_eps:g}",
+                    title=f"In an emergency: eps = {short(limits.emergency_eps)}",
                     changes={"eps": (eps, limits.emergency_eps)},
                     safety="risky",
                     basis="heuristic",

@@ -64,11 +64,14 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
     first, last = _step_of(loss, start), int(loss.steps[end])
     num_bad, num_rows = int(rows_bad[start:].sum()), int(loss.count[start : end + 1].sum())
     if permanent:
-        where, course = f"from {first} to the end, {last}", "permanent, no finite loss follows"
+        where, course = f"from step {first} to the end, {last}", "permanent, no finite loss follows"
     elif follows:
-        where, course = f"between {first} and {last}", "isolated, finite losses follow"
+        where, course = f"between step {first} and step {last}", "isolated, finite losses follow"
     else:
-        where, course = f"at {last}, the last row", "whether a finite loss follows is not known yet"
+        where, course = (
+            f"at step {last}, the last row",
+            "whether a finite loss follows is not known yet",
+        )
     what = f"of {num_rows:,} losses NaN or infinite: {course}"
     evidence = [Evidence("loss", what, num_bad, limits.healthy, "rows"), *broken]
     if masked.any():
@@ -77,7 +80,9 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
     return [
         Finding(
             severity=Severity.CRITICAL if permanent else Severity.WARN,
-            summary=f"NaN {where}: {num_bad:,} of {num_rows:,} losses are not finite (limit 0).",
+            summary=(
+                f"NaN loss {where}: {num_bad:,} of {num_rows:,} losses (limit {limits.healthy})."
+            ),
             steps=(first, last),
             evidence=tuple(evidence),
             treatments=_treatments(first, permanent),

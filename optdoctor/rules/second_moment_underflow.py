@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from optdoctor import rule
 from optdoctor.curves import spans
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
-from optdoctor.knowledge.precision import FORMATS, round_to
+from optdoctor.knowledge.precision import FORMATS, round_to, short
 from optdoctor.synthetic import falling_loss, make_trace, small_gpt
 from optdoctor.trace import Trace
 
@@ -58,7 +58,9 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     eps, beta2 = trace.facts["eps"], trace.facts["beta2"]
     state_dtype = str(trace.facts["state_dtype"])
     math_dtype = str(trace.facts.get("math_dtype") or "float32")
-    if not isinstance(eps, float) or not isinstance(beta2, float) or not 0 <= beta2 < 1:
+    if not isinstance(eps, float) or not isinstance(beta2, float):
+        return Abstain(f"eps {eps} and beta2 {beta2} are no numbers")
+    if not 0 <= eps < math.inf or not 0 <= beta2 < 1:
         return Abstain(f"no step size follows from eps {eps} and beta2 {beta2}")
     if state_dtype not in FORMATS or math_dtype not in FORMATS:
         return Abstain(f"state in {state_dtype}, update in {math_dtype}: no known number format")
@@ -106,16 +108,16 @@ def _percent(what: str, share: float, limits: Limits) -> Evidence:
 
 def _step_allowed(eps: float, math_dtype: str, step: float, limits: Limits) -> Evidence:
     if math.isinf(step):
-        what = f"what {math_dtype} keeps of eps = {eps:g}: such an entry divides by 0"
+        what = f"eps = {short(eps)} as {math_dtype} keeps it, by which such an entry is divided"
         return Evidence("eps", what, 0.0, eps, "1")
-    what = f"the most that eps = {eps:g} lets such an entry move in one step"
+    what = f"the most that eps = {short(eps)} lets such an entry move in one step"
     return Evidence("eps", what, step, limits.harmless_step, "learning rates")
 
 
 def _largest_gradient(state_dtype: str, beta2: float) -> float:
     """The largest gradient g whose (1 - beta2) g^2 still rounds to 0: half the smallest number.
 
-    Its first moment, a mean of gradients, is at most g, so that the entry moves lr * g / eps at most.
+    Its first moment, a mean of gradients, is at most g: the entry moves at most lr * g / eps.
     """
     return math.sqrt(FORMATS[state_dtype].smallest / 2 / (1 - beta2))
 
@@ -140,13 +142,14 @@ def _treatments(
         source="float32 holds squares down to 1.4e-45; small float16 runs recovered when tried",
     )
     larger = Treatment(
-        title=f"In an emergency: eps = {limits.emergency_eps:g}",
+        title=f"In an emergency: eps = {short(limits.emergency_eps)}",
         changes={"eps": (eps, limits.emergency_eps)},
         safety="risky",
         basis="heuristic",
         source="pytorch/pytorch#8860; small float16 runs recovered when tried",
     )
-    return (float32,) if bounded else (float32, larger)
+    offered = (float32,) if state_dtype != "float32" else ()
+    return offered if bounded or eps >= limits.emergency_eps else (*offered, larger)
 
 
 def _run(dtype: str, zero: float) -> Trace:

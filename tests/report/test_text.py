@@ -245,6 +245,13 @@ def test_colour_changes_no_character(capsys: pytest.CaptureFixture[str]) -> None
     assert captured.get() == text + "\n"
 
 
+def test_runs_of_very_different_losses_have_a_scale_each() -> None:
+    traces = [make_trace(loss=falling_loss() * factor) for factor in (1, -1e6)]
+    text = render_many([(diagnose(trace), trace) for trace in traces])
+    assert "each row its own scale" in text
+    assert sum("█" in line for line in text.splitlines()) == 2
+
+
 def test_the_table_of_runs_puts_the_worst_first() -> None:
     names = ["short", "nan-pulse healthy", "counted log", "float16"]
     text = render_many([CASES[name] for name in names])

@@ -1,0 +1,1 @@
+"""One callback for each framework."""

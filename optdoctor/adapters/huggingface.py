@@ -1,0 +1,225 @@
+"""`OptDoctorCallback` for the Hugging Face Trainer: `Trainer(.., callbacks=[OptDoctorCallback()])`.
+
+The loss of each update is the sum over its micro-batches, taken from the model's own output: the
+Trainer's log shows a mean over `logging_steps` updates, with NaN replaced. The gradient norm before
+clipping is only in that log, at the steps where it stands.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar
+
+import torch
+from torch import Tensor
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from optdoctor import settings
+from optdoctor.live.doctor import Doctor, check, start
+from optdoctor.live.micro_losses import MicroLosses
+from optdoctor.reader import number
+from optdoctor.sinks import Place, make
+from optdoctor.trace import Fact
+
+FILTER = (
+    "optdoctor  step {step}: the loss is NaN. The Trainer prints 0 in its place while\n"
+    "           logging_nan_inf_filter is on; logging_nan_inf_filter=False shows it."
+)
+NO_METRIC = ("runtime", "per_second", "total_flos", "train_loss")
+AGREES = 1e-3
+"""Relative difference up to which the model's loss and the Trainer's are the same."""
+
+Method = TypeVar("Method", bound=Callable[..., None])
+
+
+def _inert(method: Method) -> Method:
+    """The method, with its exceptions kept from the training: told once, and the doctor is off."""
+
+    @wraps(method)
+    def guarded(self: "OptDoctorCallback", *args: Any, **kwargs: Any) -> None:
+        if self.failure is not None:
+            return
+        try:
+            method(self, *args, **kwargs)
+        except Exception as error:
+            self.failure = error
+            said = f"{type(error).__name__}: {error}"
+            print(f"optdoctor  {said}; it is off, training goes on", file=sys.stderr)
+
+    return guarded  # type: ignore[return-value]
+
+
+class _Options(TypedDict):
+    overhead: float
+    interval: int | None
+    sinks: tuple[str, ...]
+    treat: tuple[str, ...]
+
+
+class OptDoctorCallback(TrainerCallback):
+    """Puts a doctor on a Trainer.
+
+    Takes the keywords of `optdoctor.watch`; `out=None` stands for `<output_dir>/optdoctor-run`.
+    `doctor` is None before training begins and stays readable after it.
+    """
+
+    def __init__(
+        self,
+        *,
+        out: str | Path | None = None,
+        overhead: float = 0.01,
+        interval: int | None = None,
+        sinks: Iterable[str] = ("console",),
+        treat: Iterable[str] = (),
+        scaler: Any = None,
+        first_step: int | None = None,
+    ) -> None:
+        self.doctor: Doctor | None = None
+        self.failure: Exception | None = None
+        """What switched the doctor off, if anything did."""
+        self._out, self._scaler, self._first_step = out, scaler, first_step
+        self._options = _Options(
+            overhead=overhead, interval=interval, sinks=tuple(sinks), treat=tuple(treat)
+        )
+        # What is wrong with the arguments must be said here, not at the first step.
+        check(overhead=overhead, interval=interval, treat=self._options["treat"])
+        settings.load()
+        for name in self._options["sinks"]:
+            make(name, Place(None))
+        self._micro = MicroLosses()
+        self._window: list[Tensor] = []
+        self._hook: Any = None
+        self._told_filter = self._compared = False
+
+    @_inert
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Starts the doctor; the optimizer is prepared and, on a resume, loaded."""
+        self._end()
+        self._micro, self._window = MicroLosses(), []
+        out = self._out if self._out is not None else Path(args.output_dir or ".") / "optdoctor-run"
+        self.doctor = start(
+            kwargs["model"],
+            kwargs["optimizer"],
+            out=out,
+            scaler=self._scaler,
+            first_step=self._first_step or state.global_step + 1,
+            facts=_facts(args, state, kwargs["model"]),
+            **self._options,
+        )
+        self._hook = kwargs["model"].register_forward_hook(self._micro, with_kwargs=True)
+
+    @_inert
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Gives the update its loss."""
+        loss = self._micro.take()
+        if loss is not None and self.doctor is not None:
+            self._window.append(loss)
+            self.doctor.log(loss=loss)
+
+    @_inert
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Counts an update that fired no hook: a gradient scaler left it out."""
+        if self.doctor is not None and self.doctor.runs[0].step <= state.global_step:
+            self.doctor.runs[0].skip()
+
+    @_inert
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Takes the gradient norm, the evaluation and, where the model gives none, the loss."""
+        if self.doctor is None or not logs:
+            return
+        values = {_channel(key): value for key, value in logs.items()}
+        row = {n: v for n, value in values.items() if n and (v := number(value)) is not None}
+        if "loss" in row:
+            self._compare(row, state.global_step)
+            if self._window:
+                del row["loss"]
+            self._window = []
+        row.pop("lr", None)  # the hook reads the rate that the update used
+        if row:
+            self.doctor.runs[0].log_at(state.global_step, row)
+
+    @_inert
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Notes the checkpoint."""
+        if self.doctor is not None:
+            self.doctor.runs[0].event("checkpoint", f"checkpoint-{state.global_step}")
+
+    @_inert
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Reports."""
+        self._end()
+
+    def _end(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+        if self.doctor is not None:
+            self.doctor.close()
+
+    def _compare(self, row: dict[str, float], step: int) -> None:
+        """Tells once that the Trainer prints 0 for NaN, or that its loss is not the model's."""
+        if not self._window or self.doctor is None:
+            return
+        own = float(torch.stack(self._window).mean())
+        logged = row["loss"]
+        run = self.doctor.runs[0]
+        if own != own and logged == logged and not self._told_filter:
+            self._told_filter = True
+            if "console" in self._options["sinks"]:
+                from optdoctor.sinks.console import say
+
+                say(FILTER.format(step=step))
+        elif abs(own - logged) > AGREES * abs(logged) and not self._compared:
+            self._compared = True
+            run.event(
+                "fact-changed", f"the model's loss {own:.4g} is not the Trainer's {logged:.4g}"
+            )
+
+
+def _channel(key: str) -> str:
+    """The channel of a key of the Trainer's log, "" for what is no measurement."""
+    names = {"loss": "loss", "grad_norm": "grad_norm", "eval_loss": "eval_loss", "epoch": "epoch"}
+    if key in names:
+        return names[key]
+    if key == "learning_rate" or any(key.endswith(end) for end in NO_METRIC):
+        return ""
+    return f"metric:{key}"
+
+
+def _facts(args: TrainingArguments, state: TrainerState, model: Any) -> dict[str, Fact]:
+    config = getattr(model, "config", None)
+    vocabulary = getattr(config, "vocab_size", None)
+    facts: dict[str, Fact] = {
+        "framework": "huggingface",
+        "step_source": "logged",
+        "loss_window": 1,
+        "loss_kind": "falling",
+        "nan_filter": "on" if args.logging_nan_inf_filter else "off",
+        "accumulation_steps": args.gradient_accumulation_steps,
+        "batch_size": args.per_device_train_batch_size,
+        "max_grad_norm": args.max_grad_norm,
+        "world_size": args.world_size,
+        "total_steps": state.max_steps,
+        "schedule": str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)),
+        "num_classes": vocabulary if isinstance(vocabulary, int) else None,
+        "compute_dtype": "bfloat16" if args.bf16 else "float16" if args.fp16 else None,
+    }
+    return {name: value for name, value in facts.items() if value is not None}

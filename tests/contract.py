@@ -1,0 +1,252 @@
+"""What every rule owes, as plain functions of a rule: for the registry, and for sabotaged rules."""
+
+import ast
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from tampered import (
+    NONSENSE,
+    catalogue,
+    filled,
+    numbers,
+    shifted,
+    texts,
+    treated,
+    until,
+    with_facts,
+)
+
+from optdoctor.channels import Axis, channel, is_channel
+from optdoctor.engine import diagnose, examine
+from optdoctor.findings import SEVERITIES, Outcome, Status, Treatment
+from optdoctor.rule import SECTIONS, SYMPTOMS, Limits, Rule
+from optdoctor.rules import RULES
+from optdoctor.trace import Trace
+
+REMEDIES = "add avoid ban check disable enable fix increase lower no prefer raise reduce require set use"
+FIELD_WORDS = {
+    "staircase-oscillation": ("Staircase", "Oscillation"),
+    "early-plateau": ("Plateau",),
+    "upward-drift": ("Drift",),
+    "nan-pulse": ("NaN",),
+    "bimodal-gap": ("Overfitting",),
+    "loss-spike": ("Spike",),
+    "divergence": ("Divergence",),
+    "loss-scale-collapse": ("Loss scale",),
+    "gradient-outlier": ("Gradient",),
+    "nonfinite-gradient": ("Gradient", "Non-finite"),
+}
+"""How a practitioner's sentence on each symptom begins."""
+ADVISED_EPS = (1e-4,)
+SENTENCE = re.compile(r"\S.{10,}\.", re.S)
+NOT_A_NUMBER = re.compile(r"(?<!\w)-?(nan|inf)(?![\w-])|np\.\w+\(")
+
+
+def judgement(outcome: Outcome) -> object:
+    """What an outcome says in numbers, without its words."""
+    return outcome.status, [
+        (f.severity, [(e.observed, e.limit) for e in f.evidence], [t.changes for t in f.treatments])
+        for f in outcome.findings
+    ]
+
+
+def gravity(rule: Rule, trace: Trace) -> int:
+    """How bad the rule finds the trace, 0 for clear; it must have looked."""
+    outcome = examine(rule, trace)
+    assert outcome.status in (Status.FOUND, Status.CLEAR), outcome.reason or outcome.missing
+    return max((1 + SEVERITIES.index(f.severity) for f in outcome.findings), default=0)
+
+
+def check_name_is_its_files_and_names_the_illness(rule: Rule) -> None:
+    assert re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", rule.name)
+    assert rule.check.__module__.rpartition(".")[2] == rule.name.replace("-", "_")
+    assert rule.name.partition("-")[0] not in REMEDIES.split(), "the name tells a remedy"
+
+
+def check_docstring_has_every_section(rule: Rule) -> None:
+    assert SENTENCE.fullmatch(rule.title)
+    assert re.findall(r"^## (.*)$", rule.doc, re.M) == list(SECTIONS)
+    assert [heading for heading in SECTIONS if not SENTENCE.search(rule.section(heading))] == []
+
+
+def check_every_limit_has_a_sentence(rule: Rule) -> None:
+    for cls in type(rule.limits).__mro__[:-1]:
+        tree = ast.parse(inspect.getsource(sys.modules[cls.__module__]))
+        body = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == cls.__name__)
+        for node, after in zip(body.body, [*body.body[1:], None], strict=True):
+            if isinstance(node, ast.AnnAssign):
+                assert isinstance(after, ast.Expr), f"{ast.unparse(node)} lacks its sentence"
+                assert SENTENCE.fullmatch(ast.literal_eval(after.value))
+
+
+def check_channels_are_in_the_vocabulary(rule: Rule) -> None:
+    assert [name for name in rule.declared if not is_channel(name)] == []
+
+
+def check_explains_known_rules_without_a_circle(rule: Rule) -> None:
+    registry = {r.name: r for r in RULES} | {rule.name: rule}
+    assert set(rule.explains) <= registry.keys() | SYMPTOMS
+    TopologicalSorter({name: r.explains for name, r in registry.items()}).prepare()
+
+
+def check_finds_its_own_illness_and_says_what_to_do(rule: Rule) -> None:
+    outcome = examine(rule, rule.sick())
+    assert outcome.status is Status.FOUND, outcome.reason or outcome.missing
+    assert any(finding.treatments for finding in outcome.findings)
+    for finding in outcome.findings:
+        assert finding.evidence
+        assert all(evidence.what and evidence.unit for evidence in finding.evidence)
+        assert {evidence.channel for evidence in finding.evidence} <= rule.declared
+        assert all(t.title and t.source for t in finding.treatments)
+
+
+def check_summary_is_one_sentence_with_a_number(rule: Rule) -> None:
+    for finding in examine(rule, rule.sick()).findings:
+        assert SENTENCE.fullmatch(finding.summary)
+        assert re.search(r"\d", finding.summary)
+        assert not re.search(r"[.!?]\s+[A-Z]|\n", finding.summary)
+        assert finding.summary.startswith(FIELD_WORDS.get(rule.name, ""))
+
+
+def check_healthy_example_is_clear_to_every_rule(rule: Rule) -> None:
+    assert examine(rule, rule.healthy()).status is Status.CLEAR
+    diagnosis = diagnose(rule.healthy(), [*(r for r in RULES if r.name != rule.name), rule])
+    assert diagnosis.findings == ()
+    assert diagnosis.with_status(Status.CRASHED) == {}
+
+
+def check_every_needed_channel_decides(rule: Rule) -> None:
+    sick = rule.sick()
+    said = judgement(examine(rule, sick))
+    for name in (name for names in rule.needed for name in names if sick.has(name)):
+        if channel(name).axis is Axis.RUN:
+            others = [with_facts(sick, **{name: value}) for value in catalogue(name)]
+        else:
+            others = [filled(sick, value, 1.0, only=name) for value in (0.0, 1e9, -1.0, np.nan)]
+        assert any(judgement(examine(rule, o)) != said for o in others), f"{name} changes nothing"
+
+
+def check_broken_traces_neither_crash_it_nor_print_nonsense(rule: Rule) -> None:
+    sick = rule.sick()
+    broken = [
+        filled(sick, filling, share)
+        for filling in (np.nan, np.inf, 0.0, -1.0)
+        for share in (0.5, 1.0)
+    ]
+    facts = [name for name in sorted(rule.declared) if channel(name).axis is Axis.RUN]
+    broken += [with_facts(sick, **{name: value}) for name in facts for value in NONSENSE]
+    broken += [with_facts(sick, **{name: v}) for name in facts for v in catalogue(name)]
+    for trace in (sick, rule.healthy(), *broken):
+        outcome = examine(rule, trace)
+        assert outcome.status is not Status.CRASHED, outcome.reason
+        for finding in outcome.findings:
+            assert all(np.isfinite(number) for number in numbers(finding))
+            assert not any(NOT_A_NUMBER.search(text) for text in texts(finding))
+
+
+def check_steps_are_those_of_the_illness(rule: Rule) -> None:
+    sick = rule.sick()
+    steps = [finding.steps for finding in examine(rule, sick).findings]
+    if rule.static:
+        assert set(steps) == {(0, 0)}
+        return
+    later = [finding.steps for finding in examine(rule, shifted(sick, 1000)).findings]
+    assert later == [(first + 1000, last + 1000) for first, last in steps]
+    onset = min(first for first, _ in steps)
+    assert gravity(rule, until(sick, onset - 1)) == 0, "ill before its first step"
+    end = max(last for _, last in steps)
+    assert [f.steps for f in examine(rule, until(sick, end)).findings] == steps
+    if rule.limits.rows <= 1:
+        assert gravity(rule, until(sick, onset)) > 0, "not yet ill at its first step"
+
+
+def check_treatments_change_something_and_cure(rule: Rule) -> None:
+    sick = rule.sick()
+    for finding in examine(rule, sick).findings:
+        for treatment in finding.treatments:
+            check_dose(treatment)
+            if rule.static and treatment.changes:
+                assert gravity(rule, treated(sick, treatment.changes)) == 0, treatment.title
+
+
+def check_dose(treatment: Treatment) -> None:
+    """Not a check of a rule: of one treatment."""
+    for knob, (old, new) in treatment.changes.items():
+        assert old != new, knob
+        if knob == "eps":
+            assert new in ADVISED_EPS
+            assert np.float16(new) > 0
+
+
+def check_limits_hold_exactly(rule: Rule) -> None:
+    pairs = tests_of(rule).AT_LIMIT
+    judging = {f.name for f in fields(rule.limits)} - {"rows"} - doses(rule)
+    assert pairs, "no boundary is tested"
+    assert judging <= pairs.keys(), f"no boundary test of {judging - pairs.keys()}"
+    for name, (within, beyond) in pairs.items():
+        verdicts = gravity(rule, within()), gravity(rule, beyond())
+        assert verdicts[0] < verdicts[1], f"{name} is not judged exactly at its limit"
+        if name in judging:
+            moved = [replace(rule, limits=limits) for limits in nudged(rule.limits, name)]
+            traces = (within(), beyond())
+            assert any(
+                judgement(examine(r, t)) != judgement(examine(rule, t)) and gravity_or_none(r, t)
+                not in (None, v)
+                for r in moved
+                for t, v in zip(traces, verdicts, strict=True)
+            ), f"the example of {name} is not at its limit"
+
+
+def gravity_or_none(rule: Rule, trace: Trace) -> int | None:
+    try:
+        return gravity(rule, trace)
+    except AssertionError:
+        return None
+
+
+def nudged(limits: Limits, name: str) -> list[Limits]:
+    """The limits with one of them moved by the least amount, down and up."""
+    value = getattr(limits, name)
+    if isinstance(value, int):
+        return [replace(limits, **{name: value + by}) for by in (-1, 1)]
+    towards = (-np.inf, np.inf)
+    return [replace(limits, **{name: float(np.nextafter(value, to))}) for to in towards]
+
+
+def doses(rule: Rule) -> set[str]:
+    """Fields of the limits that no judgement uses: the new values of treatments."""
+    findings = examine(rule, rule.sick()).findings
+    new = {
+        value for f in findings for t in f.treatments for _, value in t.changes.values()
+    }
+    return {f.name for f in fields(rule.limits) if getattr(rule.limits, f.name) in new}
+
+
+@cache
+def tests_of(rule_name: str) -> ModuleType:
+    """The rule's own test module. It owes `AT_LIMIT`: {limit: (within, beyond)}, two functions that
+    return traces at the limit, or as near as can be, the second judged graver than the first."""
+    path = Path(__file__).parent / "rules" / f"test_{rule_name.replace('-', '_')}.py"
+    spec = importlib.util.spec_from_file_location(f"boundaries_of_{path.stem}", path)
+    assert spec
+    assert spec.loader, f"{path} is missing"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+CHECKS: tuple[Callable[[Rule], Any], ...] = tuple(
+    value
+    for name, value in list(globals().items())
+    if name.startswith("check_") and value is not check_dose
+)

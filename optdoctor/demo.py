@@ -72,7 +72,7 @@ def run() -> int:
 
 
 def train(changes: dict[str, Knob]) -> Result:
-    """Trains for `STEPS` updates with weights in the given dtype, float32 under bfloat16 autocast."""
+    """Trains for `STEPS` updates: in float16, or in float32 under bfloat16 autocast."""
     half = changes.get("state_dtype") == "float16"
     torch.manual_seed(SEED)
     config = GPT2Config(

@@ -1,76 +1,16 @@
-"""What a reader of a log format is, and the two things it works between: a source and a log.
+"""What a reader of a log format is, and the bytes that it is given."""
 
-A reader turns lines into rows of raw names and values; `Log` does the rest the same way for all
-formats: names through the alias table, numbers from text, steps, what a repeated step means.
-"""
-
-import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from optdoctor.channels import Axis, channel, is_channel
-from optdoctor.store import IntArray
-from optdoctor.trace import Event, EventKind, Fact, Recorder, Trace
+from optdoctor.log import Log
 
 HEAD_BYTES = 1 << 20
 """What a reader may look at before it claims a file."""
 MAX_LINE = 1 << 20
 """Characters of a line beyond which it is no row of a log."""
-MAX_METRICS = 200
-"""Names outside the vocabulary that are kept as metrics."""
-MAX_NAME = 100
-"""Characters of a name beyond which it is none."""
-MAX_STEP = 2**53
-"""Where floats stop holding every integer: no step of a run."""
-MAX_DECIMALS = 6
-"""Decimals beyond which a number was written in full and not rounded."""
-
-LOSS_NAMES = (
-    "loss",
-    "train_loss_step",
-    "train_loss",
-    "training_loss",
-    "train/loss_step",
-    "train/loss",
-    "train_loss_epoch",
-    "train/loss_epoch",
-)
-"""Names that can only mean the training loss, the finest first."""
-GUESSED_LOSS_NAMES = ("total_loss", "batch_loss", "step_loss", "trl")
-REWARD_NAMES = frozenset({"reward", "rollout/ep_rew_mean", "episode_reward_mean"})
-"""Names whose presence tells that the loss beside them has no good direction."""
-STEP_NAMES = (
-    "step",
-    "global_step",
-    "train/global_step",
-    "current_steps",
-    "iteration",
-    "iter",
-    "steps",
-)
-FREE_NAMES: Mapping[str, str] = MappingProxyType(
-    dict.fromkeys((*LOSS_NAMES, *GUESSED_LOSS_NAMES), "loss")
-    | dict.fromkeys(
-        [
-            f"{data}{mark}loss"
-            for data in ("eval", "val", "validation", "valid", "test")
-            for mark in ("_", "/")
-        ],
-        "eval_loss",
-    )
-    | dict.fromkeys(("lr", "learning_rate", "train_lr", "train/learning_rate"), "lr")
-    | dict.fromkeys(("grad_norm", "train/grad_norm"), "grad_norm")
-    | dict.fromkeys(("epoch", "train/epoch"), "epoch")
-    | dict.fromkeys(STEP_NAMES, "")
-)
-"""Aliases for formats in which everyone names things freely."""
 
 
 class Unreadable(Exception):
@@ -114,172 +54,6 @@ def decode(data: bytes) -> str:
     return text.replace("\x00", "")
 
 
-def number(value: object) -> float | None:
-    """The number that a log means by `value`, None where it means none."""
-    if isinstance(value, bool) or value is None:
-        return None
-    if isinstance(value, int | float):
-        try:
-            return float(value)
-        except OverflowError:
-            return math.inf
-    if isinstance(value, str) and len(value) < 64 and "_" not in value:
-        try:
-            return float(value.strip())
-        except ValueError:
-            return None
-    return None
-
-
-@dataclass
-class Log:
-    """Collects the rows of one log.
-
-    Steps that go back are a resume: the rows from there on belong to a branch that was left. Steps
-    that go back while the epoch rises are counted within the epoch, and are added up.
-    """
-
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    """{name in the log: channel}; "" drops it. Where a log has several names of one channel, the
-    one listed first is it and the others become metrics."""
-    facts: dict[str, Fact] = field(default_factory=dict)
-    events: list[Event] = field(default_factory=list)
-    lines_skipped: int = 0
-    _rows: dict[str, tuple[list[int], list[float]]] = field(default_factory=dict)
-    _names: dict[str, str] = field(default_factory=dict)  # {name in the log: its series or ""}
-    _owners: dict[str, str] = field(default_factory=dict)  # {channel: the name that fills it}
-    _num_metrics: int = 0
-    _counted: int = 0
-    _saw_step: bool = False
-    _last_step: int = 0
-    _in_epoch: tuple[int, float] = (0, 0.0)  # newest loss row: step as logged, epoch
-    _offset: int = 0
-
-    def row(self, values: Mapping[str, Any], step: object = None) -> bool:
-        """Adds one row; False (and counted as skipped) if it holds no number that is known.
-
-        Without `step` the row belongs to the last one logged; where none ever was, to the number
-        of loss rows so far, itself included.
-        """
-        numbers = {raw: parsed for raw, v in values.items() if (parsed := number(v)) is not None}
-        if not self._names.keys() >= numbers.keys():
-            self._learn(numbers)
-        known = {name: value for raw, value in numbers.items() if (name := self._names[raw])}
-        if not known:
-            self.skip()
-            return False
-        self._counted += "loss" in known
-        where = self._place(number(step), known)
-        for name, value in known.items():
-            self._put(name, where, value)
-        return True
-
-    def skip(self, lines: int = 1) -> None:
-        """Counts lines that held no row."""
-        self.lines_skipped += lines
-
-    def event(self, step: int, kind: EventKind, text: str = "") -> None:
-        """Adds an event."""
-        self.events.append(Event(step, kind, text))
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether any row was read."""
-        return bool(self._rows)
-
-    @property
-    def loss_interval(self) -> int | None:
-        """Usual distance between two loss rows, in steps."""
-        return _usual_distance(np.array(self._rows.get("loss", ([], []))[0], np.int64))
-
-    def count_from_one(self, likely: bool = False) -> None:
-        """Moves all steps up by one where the log numbers its updates from 0.
-
-        It does if it begins at 0 or logs the ends of windows: 49, 99, 149. `likely` decides where
-        too few rows tell.
-        """
-        first = self._rows.get("loss") or next(iter(self._rows.values()), None)
-        if first is None or not self._saw_step:
-            return
-        steps = np.array(first[0], np.int64)
-        gap = _usual_distance(steps)
-        if gap is None:
-            from_zero = likely
-        else:
-            # Every second update from 1 on (1, 3, 5) looks the same in both ways of counting.
-            is_end = (steps + 1) % max(gap, 1) == 0
-            from_zero = gap > (1 if likely else 2) and bool(is_end.mean() > 0.9)
-        if not from_zero and steps[0] != 0:
-            return
-        for kept, _ in self._rows.values():
-            kept[:] = [step + 1 for step in kept]
-        self.events[:] = [replace(event, step=event.step + 1) for event in self.events]
-
-    def trace(self, origin: str, reader: str) -> Trace:
-        """The run. Facts that follow from the rows are added where the reader gave none."""
-        recorder = Recorder()
-        for name, (steps, values) in self._rows.items():
-            recorder.extend(name, np.array(steps, np.int64), np.array(values, np.float64))
-        self.facts.setdefault("step_source", "logged" if self._saw_step else "counted rows")
-        if "loss" in self._rows:
-            self.facts.setdefault("loss_kind", self._loss_kind())
-            self.facts.setdefault("log_interval", self.loss_interval)
-            self.facts.setdefault("loss_quantum", _quantum(np.array(self._rows["loss"][1])))
-        facts = {name: value for name, value in self.facts.items() if value is not None}
-        return recorder.trace(
-            facts, self.events, origin=origin, reader=reader, lines_skipped=self.lines_skipped
-        )
-
-    def _loss_kind(self) -> str:
-        if not REWARD_NAMES.isdisjoint(self._names):
-            return "reward"
-        return "falling" if self._owners["loss"] in LOSS_NAMES else "unknown"
-
-    def _learn(self, names: Iterable[str]) -> None:
-        rank = {alias: place for place, alias in enumerate(self.aliases)}
-        fresh = set(names) - self._names.keys()
-        for raw in sorted(fresh, key=lambda raw: (rank.get(raw.strip(), len(rank)), raw)):
-            self._names[raw] = self._series_of(raw.strip())
-
-    def _series_of(self, name: str) -> str:
-        target = self.aliases.get(name, name)
-        if not target or len(name) > MAX_NAME:
-            return ""
-        is_metric = target.startswith("metric:") or not is_channel(target)
-        if not is_metric and channel(target).axis is not Axis.STEP:
-            return ""
-        if not is_metric and self._owners.setdefault(target, name) == name:
-            return target
-        if self._num_metrics == MAX_METRICS:
-            return ""
-        self._num_metrics += 1
-        return f"metric:{name.removeprefix('metric:') or '?'}"
-
-    def _place(self, at: float | None, known: Mapping[str, float]) -> int:
-        if at is None or not 0 <= at < MAX_STEP:
-            return self._last_step if self._saw_step else max(self._counted, 1)
-        self._saw_step = True
-        step = int(at)
-        if "loss" in known:
-            before, epoch_before = self._in_epoch
-            epoch = known.get("epoch", epoch_before)
-            if step < before and epoch > epoch_before:
-                self._offset += before + (step == 0)
-            self._in_epoch = step, epoch
-        self._last_step = step + self._offset
-        return self._last_step
-
-    def _put(self, name: str, step: int, value: float) -> None:
-        steps, values = self._rows.setdefault(name, ([], []))
-        if steps and step < steps[-1] and name == "loss":
-            self.event(step, "resume", f"steps go back from {steps[-1]} to {step}")
-        while steps and steps[-1] >= step:
-            steps.pop()
-            values.pop()
-        steps.append(step)
-        values.append(value)
-
-
 @dataclass(frozen=True, slots=True)
 class Reader:
     """One log format."""
@@ -293,20 +67,3 @@ class Reader:
     aliases: Mapping[str, str] = field(default_factory=dict)
     sample: str = ""
     """A few lines in this format, which only this reader claims."""
-
-
-def _usual_distance(steps: IntArray) -> int | None:
-    gaps = np.diff(steps)
-    return int(np.median(gaps)) if gaps.size else None
-
-
-def _quantum(losses: NDArray[np.float64]) -> float | None:
-    """The last decimal place of losses that a log shows rounded, None where they are in full."""
-    shown = losses[np.isfinite(losses) & (losses != 0)]
-    if not shown.size:
-        return None
-    with np.errstate(over="ignore", invalid="ignore"):
-        for decimals in range(MAX_DECIMALS + 1):
-            if (np.round(shown, decimals) == shown).all():
-                return float(10.0**-decimals)
-    return None

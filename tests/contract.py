@@ -7,11 +7,9 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
-from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 from tampered import (
@@ -28,7 +26,7 @@ from tampered import (
 
 from optdoctor.channels import Axis, channel, is_channel
 from optdoctor.engine import diagnose, examine
-from optdoctor.findings import SEVERITIES, Outcome, Status, Treatment
+from optdoctor.findings import SEVERITIES, Outcome, Status
 from optdoctor.rule import SECTIONS, SYMPTOMS, Limits, Rule
 from optdoctor.rules import RULES
 from optdoctor.trace import Trace
@@ -174,79 +172,62 @@ def check_treatments_change_something_and_cure(rule: Rule) -> None:
     sick = rule.sick()
     for finding in examine(rule, sick).findings:
         for treatment in finding.treatments:
-            check_dose(treatment)
+            for knob, (old, new) in treatment.changes.items():
+                assert old != new, knob
+                assert knob != "eps" or (new in ADVISED_EPS and np.float16(new) > 0)
             if rule.static and treatment.changes:
                 assert gravity(rule, treated(sick, treatment.changes)) == 0, treatment.title
 
 
-def check_dose(treatment: Treatment) -> None:
-    """Not a check of a rule: of one treatment."""
-    for knob, (old, new) in treatment.changes.items():
-        assert old != new, knob
-        if knob == "eps":
-            assert new in ADVISED_EPS
-            assert np.float16(new) > 0
-
-
 def check_limits_hold_exactly(rule: Rule) -> None:
-    pairs = tests_of(rule).AT_LIMIT
-    judging = {f.name for f in fields(rule.limits)} - {"rows"} - doses(rule)
+    pairs = own_tests(rule).AT_LIMIT
+    judging = {field.name for field in fields(rule.limits)} - {"rows"} - doses(rule)
     assert pairs, "no boundary is tested"
     assert judging <= pairs.keys(), f"no boundary test of {judging - pairs.keys()}"
     for name, (within, beyond) in pairs.items():
-        verdicts = gravity(rule, within()), gravity(rule, beyond())
-        assert verdicts[0] < verdicts[1], f"{name} is not judged exactly at its limit"
+        assert gravity(rule, within()) < gravity(rule, beyond()), f"{name} is not judged exactly"
         if name in judging:
-            moved = [replace(rule, limits=limits) for limits in nudged(rule.limits, name)]
-            traces = (within(), beyond())
-            assert any(
-                judgement(examine(r, t)) != judgement(examine(rule, t)) and gravity_or_none(r, t)
-                not in (None, v)
-                for r in moved
-                for t, v in zip(traces, verdicts, strict=True)
-            ), f"the example of {name} is not at its limit"
+            nearest = any(tips(rule, name, trace) for trace in (within(), beyond()))
+            assert nearest, f"the example of {name} is not at its limit"
 
 
-def gravity_or_none(rule: Rule, trace: Trace) -> int | None:
-    try:
-        return gravity(rule, trace)
-    except AssertionError:
-        return None
-
-
-def nudged(limits: Limits, name: str) -> list[Limits]:
-    """The limits with one of them moved by the least amount, down and up."""
-    value = getattr(limits, name)
-    if isinstance(value, int):
-        return [replace(limits, **{name: value + by}) for by in (-1, 1)]
-    towards = (-np.inf, np.inf)
-    return [replace(limits, **{name: float(np.nextafter(value, to))}) for to in towards]
+def tips(rule: Rule, name: str, trace: Trace) -> bool:
+    """Whether the verdict on the trace changes when the limit moves by the least amount."""
+    value, here = getattr(rule.limits, name), gravity(rule, trace)
+    up, down = np.nextafter(value, np.inf), np.nextafter(value, -np.inf)
+    for near in (value + 1, value - 1) if isinstance(value, int) else (float(up), float(down)):
+        moved = replace(rule, limits=replace(rule.limits, **{name: near}))
+        if examine(moved, trace).status is not Status.CRASHED and gravity(moved, trace) != here:
+            return True
+    return False
 
 
 def doses(rule: Rule) -> set[str]:
-    """Fields of the limits that no judgement uses: the new values of treatments."""
-    findings = examine(rule, rule.sick()).findings
-    new = {
-        value for f in findings for t in f.treatments for _, value in t.changes.values()
-    }
-    return {f.name for f in fields(rule.limits) if getattr(rule.limits, f.name) in new}
+    """Fields of the limits that no judgement uses: other values change only the treatments."""
+
+    def judged(limits: Limits) -> tuple[object, object]:
+        found = examine(replace(rule, limits=limits), rule.sick()).findings
+        evidence = [[(e.observed, e.limit) for e in f.evidence] for f in found]
+        return evidence, [[t.changes for t in f.treatments] for f in found]
+
+    evidence, changes = judged(rule.limits)
+    doubled = {f.name: 2 * getattr(rule.limits, f.name) for f in fields(rule.limits)}
+    others = {name: judged(replace(rule.limits, **{name: v})) for name, v in doubled.items()}
+    return {name for name, (e, c) in others.items() if e == evidence and c != changes}
 
 
-@cache
-def tests_of(rule_name: str) -> ModuleType:
-    """The rule's own test module. It owes `AT_LIMIT`: {limit: (within, beyond)}, two functions that
-    return traces at the limit, or as near as can be, the second judged graver than the first."""
-    path = Path(__file__).parent / "rules" / f"test_{rule_name.replace('-', '_')}.py"
-    spec = importlib.util.spec_from_file_location(f"boundaries_of_{path.stem}", path)
-    assert spec
-    assert spec.loader, f"{path} is missing"
+def own_tests(rule: Rule) -> ModuleType:
+    """The rule's own test module. It owes `AT_LIMIT`: {limit: (within, beyond)}, functions that make
+    two neighbouring traces, one of them exactly at the limit; the second is judged graver."""
+    path = Path(__file__).parent / "rules" / f"test_{rule.name.replace('-', '_')}.py"
+    assert path.is_file(), f"{path} is missing"
+    spec = importlib.util.spec_from_file_location(f"boundaries_in_{path.stem}", path)
+    assert spec and spec.loader  # noqa: PT018 (for the type checker)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-CHECKS: tuple[Callable[[Rule], Any], ...] = tuple(
-    value
-    for name, value in list(globals().items())
-    if name.startswith("check_") and value is not check_dose
+CHECKS: tuple[Callable[[Rule], None], ...] = tuple(
+    value for name, value in list(globals().items()) if name.startswith("check_")
 )

@@ -18,7 +18,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from optdoctor import settings
 from optdoctor.live.doctor import Doctor, check, start
 from optdoctor.live.micro_losses import MicroLosses
-from optdoctor.reader import number
+from optdoctor.log import number
 from optdoctor.sinks import Place, make
 from optdoctor.trace import Fact
 

@@ -112,7 +112,7 @@ class Run:
             self._rows.log(values)
 
     def log_at(self, step: int, values: Mapping[str, float]) -> None:
-        """Adds a row that the framework itself placed at `step`; a number given twice counts once."""
+        """Adds a row that the framework placed at `step`; a number given twice counts once."""
         with self._guard("log"):
             fresh = {n: v for n, v in values.items() if self._placed.get(n, -1) < step}
             self._placed |= dict.fromkeys(fresh, step)

@@ -6,7 +6,8 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from optdoctor.reader import HEAD_BYTES, Log, Reader, Source, Unreadable
+from optdoctor.log import Log
+from optdoctor.reader import HEAD_BYTES, Reader, Source, Unreadable
 from optdoctor.trace import Trace
 
 RECORD = "run.json"

@@ -9,16 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 
-from optdoctor.reader import (
-    FREE_NAMES,
-    REWARD_NAMES,
-    STEP_NAMES,
-    Log,
-    Reader,
-    Source,
-    Unreadable,
-    number,
-)
+from optdoctor.knowledge.log_names import FREE_NAMES, REWARD_NAMES, STEP_NAMES
+from optdoctor.log import Log, number
+from optdoctor.reader import Reader, Source, Unreadable
 
 _METRICS = frozenset({"accuracy", "acc", "val_accuracy", "val_acc", "grad_norm"}) | REWARD_NAMES
 _NOT_TRAINING = frozenset({"val", "valid", "validation", "eval", "test", "dev", "scale", "scaler"})

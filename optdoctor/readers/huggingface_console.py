@@ -6,7 +6,8 @@ Rows carry no step: they are counted, and an evaluation stands at the last loss 
 
 import re
 
-from optdoctor.reader import MAX_NAME, Log, Reader, Source, number
+from optdoctor.log import MAX_NAME, Log, number
+from optdoctor.reader import Reader, Source
 from optdoctor.readers.huggingface_state import ALIASES, add_row, is_final
 
 _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from optdoctor.reader import Log, Reader, Source, Unreadable, number
+from optdoctor.log import Log, number
+from optdoctor.reader import Reader, Source, Unreadable
 
 ALIASES = {
     "learning_rate": "lr",

@@ -4,7 +4,9 @@ import json
 import re
 from typing import Any
 
-from optdoctor.reader import FREE_NAMES, MAX_STEP, STEP_NAMES, Log, Reader, Source, number
+from optdoctor.knowledge.log_names import FREE_NAMES, STEP_NAMES
+from optdoctor.log import MAX_STEP, Log, number
+from optdoctor.reader import Reader, Source
 
 _SNIFFED_LINES = 100
 

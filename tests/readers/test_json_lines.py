@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from optdoctor.reader import MAX_METRICS, Source, Unreadable
+from optdoctor.log import MAX_METRICS
+from optdoctor.reader import Source, Unreadable
 from optdoctor.readers import read_source
 from optdoctor.trace import Trace
 

@@ -1,0 +1,157 @@
+"""What the contract cannot know of `nan-pulse`."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from optdoctor.engine import examine
+from optdoctor.findings import Finding, Severity, Status
+from optdoctor.rules.nan_pulse import RULE
+from optdoctor.synthetic import make_trace, small_gpt
+from optdoctor.trace import Trace
+
+NAN, INF = np.nan, np.inf
+
+
+def losses(*values: float, **more: object) -> Trace:
+    return make_trace(loss=values, **more)
+
+
+def only_finding(trace: Trace) -> Finding:
+    outcome = examine(RULE, trace)
+    assert outcome.status is Status.FOUND, outcome.reason
+    (finding,) = outcome.findings
+    return finding
+
+
+def course(finding: Finding) -> str:
+    return finding.evidence[0].what.partition(": ")[2]
+
+
+def logged(rows: Sequence[tuple[float, float]]) -> Trace:
+    """Rows of (loss, gradient norm), as the Hugging Face Trainer prints them."""
+    loss, norm = zip(*rows, strict=True)
+    return make_trace(loss=loss, grad_norm=norm)
+
+
+AT_LIMIT = {
+    "healthy": (lambda: losses(2.0, 1.9, 1.8), lambda: losses(2.0, NAN, 1.8)),
+    "permanent_rows": (lambda: losses(2.0, 1.9, NAN), lambda: losses(2.0, NAN, NAN)),
+}
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+def test_a_single_bad_loss_between_finite_ones_is_isolated(bad: float) -> None:
+    finding = only_finding(losses(3.0, 2.0, bad, 1.9, 1.8))
+    assert (finding.severity, finding.steps) == (Severity.WARN, (3, 3))
+    assert course(finding).startswith("isolated")
+    assert finding.evidence[0].observed == 1
+
+
+def test_two_isolated_ones_span_from_the_first_to_the_last() -> None:
+    finding = only_finding(losses(3.0, NAN, 2.0, 2.0, INF, 1.9))
+    assert finding.steps == (2, 5)
+    assert finding.evidence[0].observed == 2
+    assert course(finding).startswith("isolated")
+
+
+@pytest.mark.parametrize("bad", [NAN, INF])
+def test_bad_losses_to_the_end_are_permanent(bad: float) -> None:
+    finding = only_finding(losses(3.0, 2.0, bad, bad))
+    assert (finding.severity, finding.steps) == (Severity.CRITICAL, (3, 4))
+    assert course(finding).startswith("permanent")
+
+
+def test_a_permanent_stretch_does_not_start_at_an_earlier_isolated_one() -> None:
+    assert only_finding(losses(NAN, 3.0, 2.0, NAN, NAN)).steps == (4, 5)
+
+
+def test_a_run_that_is_bad_from_the_start_is_permanent_from_step_1() -> None:
+    finding = only_finding(losses(NAN, NAN, NAN))
+    assert (finding.severity, finding.steps) == (Severity.CRITICAL, (1, 3))
+
+
+def test_the_last_row_alone_could_still_be_isolated() -> None:
+    finding = only_finding(losses(3.0, 2.0, NAN))
+    assert (finding.severity, finding.steps) == (Severity.WARN, (3, 3))
+    assert "not known yet" in course(finding)
+
+
+def test_a_run_resumed_from_before_the_nan_is_isolated() -> None:
+    finding = only_finding(losses(*[2.0] * 50, *[NAN] * 30, *[2.0] * 50))
+    assert (finding.severity, finding.steps) == (Severity.WARN, (51, 80))
+    assert finding.evidence[0].observed == 30
+
+
+def test_a_zero_beside_a_bad_gradient_norm_is_a_hidden_nan() -> None:
+    finding = only_finding(logged([(2.0, 1.0), (1.9, 1.0), (0.0, NAN), (0.0, NAN), (0.0, NAN)]))
+    assert (finding.severity, finding.steps) == (Severity.CRITICAL, (3, 5))
+    hidden = next(e for e in finding.evidence if e.channel == "grad_norm")
+    assert hidden.observed == 3
+
+
+def test_the_first_window_with_a_finite_mean_counts_where_its_gradient_norm_is_bad() -> None:
+    finding = only_finding(logged([(2.0, 1.0), (1.4, NAN), (0.0, NAN), (0.0, NAN)]))
+    assert finding.steps == (2, 4)
+    assert finding.evidence[0].observed == 3
+
+
+def test_a_bad_gradient_norm_without_a_hidden_loss_is_no_business_of_this_rule() -> None:
+    rows = [(2.0, INF), (1.9, 1.0), (1.8, INF), (1.7, 1.0)]
+    assert examine(RULE, logged(rows)).status is Status.CLEAR
+
+
+def test_true_zeros_beside_finite_gradient_norms_are_nothing() -> None:
+    rows = [(0.0, 0.4), (0.0, 0.3), (0.001, 0.5), (0.0, 0.2)] * 20
+    assert examine(RULE, logged(rows)).status is Status.CLEAR
+
+
+def test_true_zeros_without_a_gradient_norm_are_nothing() -> None:
+    assert examine(RULE, losses(0.0, 0.0, 0.0)).status is Status.CLEAR
+
+
+def test_one_nan_among_a_million_rows_is_found_with_its_step() -> None:
+    loss = np.full(1_000_000, 2.0)
+    loss[345_677] = NAN
+    finding = only_finding(make_trace(loss=loss))
+    assert finding.steps[0] == 345_678
+    assert finding.severity is Severity.WARN
+    assert finding.evidence[0].observed == 1
+
+
+def test_the_end_of_a_million_rows_is_found_permanent() -> None:
+    loss = np.full(1_000_000, 2.0)
+    loss[900_001:] = NAN
+    finding = only_finding(make_trace(loss=loss))
+    assert finding.steps == (900_002, 1_000_000)
+    assert finding.severity is Severity.CRITICAL
+    assert finding.evidence[0].observed == 99_999
+
+
+def test_broken_weights_make_the_last_row_permanent_and_acquit_the_gradient() -> None:
+    tensors = small_gpt("float16")
+    broken = np.zeros((3, len(tensors)))
+    broken[1:, 0] = 7
+    trace = losses(
+        2.0,
+        1.9,
+        NAN,
+        update_nonfinite=broken,
+        grad_nonfinite=np.zeros((3, len(tensors))),
+        tensors=tensors,
+    )
+    finding = only_finding(trace)
+    assert finding.severity is Severity.CRITICAL
+    weights = next(e for e in finding.evidence if e.channel == "update_nonfinite")
+    assert weights.observed == 7
+    assert "after step 2" in weights.what
+    assert "gradient was finite" in weights.what
+
+
+def test_weights_that_broke_after_the_loss_are_not_its_evidence() -> None:
+    tensors = small_gpt("float16")
+    broken = np.zeros((5, len(tensors)))
+    broken[4, 0] = 7
+    finding = only_finding(losses(2.0, NAN, 2.0, 2.0, 2.0, update_nonfinite=broken, tensors=tensors))
+    assert [e.channel for e in finding.evidence] == ["loss"]

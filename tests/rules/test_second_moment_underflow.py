@@ -1,0 +1,154 @@
+"""What the contract cannot know of `second-moment-underflow`."""
+
+import numpy as np
+import pytest
+from numpy.typing import ArrayLike
+
+from optdoctor.engine import examine
+from optdoctor.findings import Finding, Severity, Status
+from optdoctor.rules.second_moment_underflow import RULE
+from optdoctor.synthetic import make_trace
+from optdoctor.trace import TensorInfo, Trace
+
+FOUR = tuple(TensorInfo(f"t{i}", shape) for i, shape in enumerate([(1000,), (100,), (100,), (300,)]))
+LARGEST_GRADIENT = 2.0**-12  # whose square is 0 in float16 with beta2 = 0.5
+
+
+def run(
+    zero: ArrayLike,
+    dtype: str = "float16",
+    eps: float = 1e-8,
+    beta2: float = 0.999,
+    math_dtype: str = "float32",
+    tensors: tuple[TensorInfo, ...] = FOUR,
+) -> Trace:
+    """A run with these facts; `zero` is [T, P] or [P]."""
+    return make_trace(
+        moment2_zero=np.atleast_2d(np.asarray(zero, float)),
+        state_dtype=dtype,
+        math_dtype=math_dtype,
+        eps=eps,
+        beta2=beta2,
+        tensors=tensors,
+    )
+
+
+def thousand(zeroed: int) -> Trace:
+    """That many zeroed entries of 1000."""
+    tensors = TensorInfo("small", (8,)), TensorInfo("large", (992,))
+    return run([zeroed / 8, 0.0], tensors=tensors)
+
+
+def step_of(rates: float) -> Trace:
+    """Entries that move at most that many learning rates in one step."""
+    eps = LARGEST_GRADIENT / rates
+    return run([0.5] * 4, eps=eps, beta2=0.5, math_dtype="float64")
+
+
+AT_LIMIT = {
+    "share": (lambda: thousand(2), lambda: thousand(3)),
+    "harmless_step": (lambda: step_of(1.0), lambda: step_of(np.nextafter(1.0, 2))),
+    "bounded_step": (lambda: step_of(100.0), lambda: step_of(100.00001)),
+}
+
+
+def only_finding(trace: Trace) -> Finding:
+    outcome = examine(RULE, trace)
+    assert outcome.status is Status.FOUND, outcome.reason
+    (finding,) = outcome.findings
+    return finding
+
+
+def largest_step(finding: Finding) -> float:
+    return next(e.observed for e in finding.evidence if e.unit == "learning rates")
+
+
+def test_float16_fires_at_the_first_ill_sample() -> None:
+    healthy, ill = [0.0] * 4, [0.0, 0.5, 0.9, 0.0]
+    finding = only_finding(run([healthy, healthy, ill, healthy, ill, healthy]))
+    assert (finding.severity, finding.steps) == (Severity.CRITICAL, (3, 5))
+    assert finding.tensors == ("t2", "t1")
+    assert finding.evidence[0].observed == pytest.approx(100 * (50 + 90) / 1500, rel=1e-6)
+
+
+def test_the_worst_sample_is_told_beside_the_first() -> None:
+    finding = only_finding(run([[0.5, 0, 0, 0], [0.9, 0, 0, 0], [0.6, 0, 0, 0]]))
+    shares = [e.observed for e in finding.evidence if e.unit == "%"]
+    assert shares == pytest.approx([100 * 500 / 1500, 100 * 900 / 1500], rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_same_zeros_in_a_dtype_with_small_numbers_are_silent(dtype: str) -> None:
+    assert examine(RULE, run([0.6] * 4, dtype)).status is Status.CLEAR
+    assert examine(RULE, run([0.6] * 4, "float16")).status is Status.FOUND
+
+
+@pytest.mark.parametrize(
+    ("eps", "rates"), [(1e-8, 546_000), (1e-6, 5_460), (1e-4, 54.6)], ids=["1e-8", "1e-6", "1e-4"]
+)
+def test_the_largest_step_is_that_of_the_documentation(eps: float, rates: float) -> None:
+    assert largest_step(only_finding(run([0.6] * 4, eps=eps))) == pytest.approx(rates, rel=1e-3)
+
+
+def test_the_largest_step_is_reached_by_adam_in_float16_state() -> None:
+    smallest_kept = np.float16(2.0**-24)
+    g = np.sqrt(float(smallest_kept) / 2 / 0.001)
+    assert np.float16(0.001 * (g * (1 - 1e-6)) ** 2) == 0
+    assert np.float16(0.001 * (g * (1 + 1e-6)) ** 2) == smallest_kept
+    assert largest_step(only_finding(run([0.6] * 4))) == pytest.approx(g / 1e-8, rel=1e-6)
+
+
+def test_a_large_epsilon_makes_it_a_note_without_an_emergency() -> None:
+    finding = only_finding(run([0.6] * 4, eps=1e-4))
+    assert finding.severity is Severity.NOTE
+    assert [t.changes for t in finding.treatments] == [{"state_dtype": ("float16", "float32")}]
+
+
+def test_an_epsilon_of_1e_6_is_as_critical_as_the_default() -> None:
+    assert only_finding(run([0.6] * 4, eps=1e-6)).severity is Severity.CRITICAL
+
+
+def test_an_update_in_float16_divides_by_nothing() -> None:
+    finding = only_finding(run([0.6] * 4, math_dtype="float16"))
+    assert finding.evidence[-1].observed == 0.0
+    assert "divides by 0" in finding.evidence[-1].what
+
+
+def test_no_treatment_keeps_or_lowers_what_is_already_there() -> None:
+    already = only_finding(run([0.6] * 4, eps=1e-4, beta2=0.9999))
+    assert [t.changes for t in already.treatments] == [{"state_dtype": ("float16", "float32")}]
+    chosen_zero = only_finding(run([0.6] * 4, "float32", eps=0.0))
+    assert [t.changes for t in chosen_zero.treatments] == [{"eps": (0.0, 1e-4)}]
+
+
+def test_rows_of_an_embedding_that_no_batch_used_are_not_counted() -> None:
+    """The channel counts v == 0 where m != 0: unused rows are no part of it."""
+    assert examine(RULE, run([[0.0] * 4] * 5)).status is Status.CLEAR
+
+
+def test_tensors_weigh_by_their_elements() -> None:
+    tensors = TensorInfo("bias", (2,)), TensorInfo("weight", (100, 100))
+    assert examine(RULE, run([1.0, 0.0], tensors=tensors)).status is Status.CLEAR
+    assert examine(RULE, run([0.0, 1.0], tensors=tensors)).status is Status.FOUND
+
+
+def test_a_partial_row_weighs_by_measured_elements_only() -> None:
+    row = [np.nan, 0.5, 0.0, np.nan]  # 50 of 200 measured, of 1500 in all
+    assert only_finding(run(row)).evidence[0].observed == pytest.approx(25)
+
+
+def test_a_row_that_measured_nothing_is_clear() -> None:
+    assert examine(RULE, run([np.nan] * 4)).status is Status.CLEAR
+
+
+def test_only_tensors_beyond_the_limit_are_named() -> None:
+    tensors = TensorInfo("at", (8,)), TensorInfo("beyond", (8,))
+    rule_share = 0.25
+    limits = RULE.limits.__class__(share=rule_share)
+    (finding,) = RULE.check(run([rule_share, 0.75], tensors=tensors), limits)
+    assert finding.tensors == ("beyond",)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "uint8"])
+def test_an_unknown_number_format_makes_it_abstain(dtype: str) -> None:
+    assert examine(RULE, run([0.6] * 4, dtype)).status is Status.ABSTAINED

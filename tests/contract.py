@@ -1,21 +1,20 @@
 """What every rule owes, as plain functions of a rule: for the registry, and for sabotaged rules."""
 
 import ast
-import importlib.util
 import inspect
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from graphlib import TopologicalSorter
-from pathlib import Path
-from types import ModuleType
+from itertools import combinations_with_replacement, product
 
 import numpy as np
+from judging import doses, gravity, judgement, own_tests, tips
 from tampered import (
-    NONSENSE,
     catalogue,
     filled,
+    nonsense,
     numbers,
     shifted,
     texts,
@@ -26,12 +25,13 @@ from tampered import (
 
 from optdoctor.channels import Axis, channel, is_channel
 from optdoctor.engine import diagnose, examine
-from optdoctor.findings import SEVERITIES, Outcome, Status
-from optdoctor.rule import SECTIONS, SYMPTOMS, Limits, Rule
+from optdoctor.findings import Status
+from optdoctor.rule import SECTIONS, SYMPTOMS, Rule
 from optdoctor.rules import RULES
-from optdoctor.trace import Trace
 
-REMEDIES = "add avoid ban check disable enable fix increase lower no prefer raise reduce require set use"
+REMEDIES = (
+    "add avoid ban check disable enable fix increase lower no prefer raise reduce require set use"
+)
 FIELD_WORDS = {
     "staircase-oscillation": ("Staircase", "Oscillation"),
     "early-plateau": ("Plateau",),
@@ -48,21 +48,6 @@ FIELD_WORDS = {
 ADVISED_EPS = (1e-4,)
 SENTENCE = re.compile(r"\S.{10,}\.", re.S)
 NOT_A_NUMBER = re.compile(r"(?<!\w)-?(nan|inf)(?![\w-])|np\.\w+\(")
-
-
-def judgement(outcome: Outcome) -> object:
-    """What an outcome says in numbers, without its words."""
-    return outcome.status, [
-        (f.severity, [(e.observed, e.limit) for e in f.evidence], [t.changes for t in f.treatments])
-        for f in outcome.findings
-    ]
-
-
-def gravity(rule: Rule, trace: Trace) -> int:
-    """How bad the rule finds the trace, 0 for clear; it must have looked."""
-    outcome = examine(rule, trace)
-    assert outcome.status in (Status.FOUND, Status.CLEAR), outcome.reason or outcome.missing
-    return max((1 + SEVERITIES.index(f.severity) for f in outcome.findings), default=0)
 
 
 def check_name_is_its_files_and_names_the_illness(rule: Rule) -> None:
@@ -131,7 +116,9 @@ def check_every_needed_channel_decides(rule: Rule) -> None:
             others = [with_facts(sick, **{name: value}) for value in catalogue(name)]
         else:
             others = [filled(sick, value, 1.0, only=name) for value in (0.0, 1e9, -1.0, np.nan)]
-        assert any(judgement(examine(rule, o)) != said for o in others), f"{name} changes nothing"
+        outcomes = [examine(rule, other) for other in others]
+        ran = [outcome for outcome in outcomes if outcome.status is not Status.CRASHED]
+        assert any(judgement(outcome) != said for outcome in ran), f"{name} changes nothing"
 
 
 def check_broken_traces_neither_crash_it_nor_print_nonsense(rule: Rule) -> None:
@@ -142,8 +129,12 @@ def check_broken_traces_neither_crash_it_nor_print_nonsense(rule: Rule) -> None:
         for share in (0.5, 1.0)
     ]
     facts = [name for name in sorted(rule.declared) if channel(name).axis is Axis.RUN]
-    broken += [with_facts(sick, **{name: value}) for name in facts for value in NONSENSE]
-    broken += [with_facts(sick, **{name: v}) for name in facts for v in catalogue(name)]
+    broken += [with_facts(sick, **{name: value}) for name in facts for value in nonsense(name)]
+    broken += [
+        with_facts(sick, **{one: here, other: there})
+        for one, other in combinations_with_replacement(facts, 2)
+        for here, there in product(catalogue(one), catalogue(other))
+    ]
     for trace in (sick, rule.healthy(), *broken):
         outcome = examine(rule, trace)
         assert outcome.status is not Status.CRASHED, outcome.reason
@@ -189,43 +180,6 @@ def check_limits_hold_exactly(rule: Rule) -> None:
         if name in judging:
             nearest = any(tips(rule, name, trace) for trace in (within(), beyond()))
             assert nearest, f"the example of {name} is not at its limit"
-
-
-def tips(rule: Rule, name: str, trace: Trace) -> bool:
-    """Whether the verdict on the trace changes when the limit moves by the least amount."""
-    value, here = getattr(rule.limits, name), gravity(rule, trace)
-    up, down = np.nextafter(value, np.inf), np.nextafter(value, -np.inf)
-    for near in (value + 1, value - 1) if isinstance(value, int) else (float(up), float(down)):
-        moved = replace(rule, limits=replace(rule.limits, **{name: near}))
-        if examine(moved, trace).status is not Status.CRASHED and gravity(moved, trace) != here:
-            return True
-    return False
-
-
-def doses(rule: Rule) -> set[str]:
-    """Fields of the limits that no judgement uses: other values change only the treatments."""
-
-    def judged(limits: Limits) -> tuple[object, object]:
-        found = examine(replace(rule, limits=limits), rule.sick()).findings
-        evidence = [[(e.observed, e.limit) for e in f.evidence] for f in found]
-        return evidence, [[t.changes for t in f.treatments] for f in found]
-
-    evidence, changes = judged(rule.limits)
-    doubled = {f.name: 2 * getattr(rule.limits, f.name) for f in fields(rule.limits)}
-    others = {name: judged(replace(rule.limits, **{name: v})) for name, v in doubled.items()}
-    return {name for name, (e, c) in others.items() if e == evidence and c != changes}
-
-
-def own_tests(rule: Rule) -> ModuleType:
-    """The rule's own test module. It owes `AT_LIMIT`: {limit: (within, beyond)}, functions that make
-    two neighbouring traces, one of them exactly at the limit; the second is judged graver."""
-    path = Path(__file__).parent / "rules" / f"test_{rule.name.replace('-', '_')}.py"
-    assert path.is_file(), f"{path} is missing"
-    spec = importlib.util.spec_from_file_location(f"boundaries_in_{path.stem}", path)
-    assert spec and spec.loader  # noqa: PT018 (for the type checker)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 CHECKS: tuple[Callable[[Rule], None], ...] = tuple(

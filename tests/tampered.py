@@ -33,8 +33,8 @@ CATALOGUE: Mapping[str, tuple[Any, ...]] = {
 }
 """Sound values of facts, the usual and the unusual."""
 ANY_NUMBER = (0.0, 0.5, 1.0, 2.0, 100.0, 1e6)
-NONSENSE = (None, "", "garbage", 0, 0.0, -1, -1.0, True, np.inf, -np.inf, np.nan, 10**400)
-"""Values that a damaged log can hold for any fact."""
+NO_VALUES = (None, "", "garbage", 0, 0.0, -1, -1.0, True)
+NO_NUMBERS = (np.inf, -np.inf, np.nan, 10**400)
 
 _OF_TENSORS = {"param_dtype": "dtype", "state_dtype": "state_dtype", "math_dtype": "math_dtype"}
 
@@ -42,6 +42,11 @@ _OF_TENSORS = {"param_dtype": "dtype", "state_dtype": "state_dtype", "math_dtype
 def catalogue(name: str) -> tuple[Any, ...]:
     """Sound values of one fact."""
     return CATALOGUE.get(name, ANY_NUMBER)
+
+
+def nonsense(name: str) -> tuple[Any, ...]:
+    """Values of one fact that a damaged log can hold."""
+    return NO_VALUES if channel(name).unit in ("name", "dtype") else NO_VALUES + NO_NUMBERS
 
 
 def with_facts(trace: Trace, **facts: Any) -> Trace:

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from optdoctor.engine import examine
@@ -96,6 +96,7 @@ def test_rounding_to_float32_is_that_of_numpy(value: float) -> None:
 
 
 @given(st.floats(-1e30, 1e30) | st.floats(-1e-30, 1e-30) | st.floats(-1e-40, 1e-40))
+@settings(deadline=None)  # the first example imports torch
 def test_rounding_to_bfloat16_is_that_of_torch(value: float) -> None:
     torch = pytest.importorskip("torch")
     exact = float(np.float32(value))  # torch rounds twice on its way from float64

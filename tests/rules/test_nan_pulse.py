@@ -153,5 +153,7 @@ def test_weights_that_broke_after_the_loss_are_not_its_evidence() -> None:
     tensors = small_gpt("float16")
     broken = np.zeros((5, len(tensors)))
     broken[4, 0] = 7
-    finding = only_finding(losses(2.0, NAN, 2.0, 2.0, 2.0, update_nonfinite=broken, tensors=tensors))
+    finding = only_finding(
+        losses(2.0, NAN, 2.0, 2.0, 2.0, update_nonfinite=broken, tensors=tensors)
+    )
     assert [e.channel for e in finding.evidence] == ["loss"]

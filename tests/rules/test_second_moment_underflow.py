@@ -6,11 +6,13 @@ from numpy.typing import ArrayLike
 
 from optdoctor.engine import examine
 from optdoctor.findings import Finding, Severity, Status
-from optdoctor.rules.second_moment_underflow import RULE
+from optdoctor.rules.second_moment_underflow import RULE, Limits
 from optdoctor.synthetic import make_trace
 from optdoctor.trace import TensorInfo, Trace
 
-FOUR = tuple(TensorInfo(f"t{i}", shape) for i, shape in enumerate([(1000,), (100,), (100,), (300,)]))
+FOUR = tuple(
+    TensorInfo(f"t{i}", shape) for i, shape in enumerate([(1000,), (100,), (100,), (300,)])
+)
 LARGEST_GRADIENT = 2.0**-12  # whose square is 0 in float16 with beta2 = 0.5
 
 
@@ -110,8 +112,8 @@ def test_an_epsilon_of_1e_6_is_as_critical_as_the_default() -> None:
 
 def test_an_update_in_float16_divides_by_nothing() -> None:
     finding = only_finding(run([0.6] * 4, math_dtype="float16"))
-    assert finding.evidence[-1].observed == 0.0
-    assert "divides by 0" in finding.evidence[-1].what
+    kept = next(e for e in finding.evidence if e.channel == "eps")
+    assert (finding.severity, kept.observed, kept.limit) == (Severity.CRITICAL, 0.0, 1e-8)
 
 
 def test_no_treatment_keeps_or_lowers_what_is_already_there() -> None:
@@ -143,9 +145,7 @@ def test_a_row_that_measured_nothing_is_clear() -> None:
 
 def test_only_tensors_beyond_the_limit_are_named() -> None:
     tensors = TensorInfo("at", (8,)), TensorInfo("beyond", (8,))
-    rule_share = 0.25
-    limits = RULE.limits.__class__(share=rule_share)
-    (finding,) = RULE.check(run([rule_share, 0.75], tensors=tensors), limits)
+    (finding,) = RULE.check(run([0.25, 0.75], tensors=tensors), Limits(share=0.25))
     assert finding.tensors == ("beyond",)
 
 

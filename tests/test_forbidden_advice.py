@@ -1,8 +1,9 @@
-"""Advice known to be wrong is never proposed, whatever the run; prose may only say that it is not."""
+"""Advice known to be wrong is never proposed, whatever the run; prose may only refuse it."""
 
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tampered import DTYPES, with_facts
 
 import optdoctor
 from optdoctor.engine import examine
-from optdoctor.findings import Treatment
+from optdoctor.findings import Abstain, Treatment
 from optdoctor.rule import Rule
 from optdoctor.rules import RULES
 from optdoctor.trace import Trace
@@ -30,7 +31,7 @@ FORBIDDEN = {
     "broadcast optimizer state": r"broadcast\w*",
     "train mode or shuffling in validation": r"model\.train\(\)|shuffl\w+[^.]*\bvalidation\b",
     "remove the reward gradient": r"(remov|project)\w*[^.]*\breward\b",
-    "a larger rate for Lion": r"\b(larg|high|rais|increas)\w*[^.]*\bLion\b|\bLion\b[^.]*\b(larg|high)",
+    "a larger rate for Lion": r"\b(larg|high|rais)\w*[^.]*\bLion\b|\bLion\b[^.]*\b(larg|high)",
     "beta2 0.9999": r"\b0?\.9999\b",
     "names that do not exist": (
         r"transformers\.Lion|reset_adam_on_data_shift|lamb_layer_masking|enable_curvature"
@@ -140,18 +141,15 @@ def test_forbidden_advice_is_recognised(bad: Treatment) -> None:
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.title)
 def test_a_rule_that_proposes_it_in_one_variant_only_is_caught(bad: Treatment) -> None:
-    from dataclasses import replace
-
     rule = next(rule for rule in RULES if rule.name == "second-moment-underflow")
 
     def check(trace: Trace, limits: object) -> object:
         found = rule.check(trace, limits)
-        if trace.facts["eps"] != 1e-12 or not isinstance(found, list):
+        if trace.facts["eps"] != 1e-12 or isinstance(found, Abstain):
             return found
         return [replace(finding, treatments=(bad,)) for finding in found]
 
-    spoiled = replace(rule, check=check)
-    assert [what for what in treatments(spoiled) if faults(*what)]
+    assert [what for what in treatments(replace(rule, check=check)) if faults(*what)]
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ is 0 in float16, whose smallest number above 0 is 5.96e-8.
 ## Why it matters
 Adam divides the first moment by sqrt(second moment) + epsilon. Without epsilon an entry whose
 second moment is 0 divides by 0: its update is infinite, or NaN where its gradient is 0 too, as in
-the row of an embedding that no token of the batch used. Such a run usually dies within its first
-20 steps.
+the row of an embedding that no token of the batch used. In 2 of 2 small runs the loss was NaN at
+step 2.
 ## What to do
 Keep weights and optimizer state in float32, with bfloat16 autocast for speed. In an emergency
 restart with epsilon 1e-4, which float16 holds. An epsilon of 1e-6 is not proposed: it survives the
-rounding, but small runs with it ended at a loss 80 to 125 times that of their float32 twins. Neither
-is a clamp of the second moment at 1e-8: in float16 that clamps at 0.
+rounding, but small runs with it ended at more than twice the loss of their float32 twins. A clamp
+of the second moment at 1e-8 is not proposed: in float16 that clamps at 0.
 ## When it is fine
 An epsilon of exactly 0 was chosen by the user and is not judged here. A fused optimizer computes in
 float32 and keeps epsilon; its stored second moment can underflow all the same, which is
@@ -32,8 +32,7 @@ from optdoctor.knowledge.precision import round_to, short
 from optdoctor.synthetic import make_trace, small_gpt
 from optdoctor.trace import Trace
 
-
-TRIED = "2 of 2 small unfused float16 runs recovered: tests/rules/test_underflow_trainings.py"
+TRIED = "2 of 2 small unfused float16 runs recovered: tests/clinic/test_underflow_trainings.py"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Real small trainings behind the limits and treatments of `second-moment-underflow`.
 
 A byte-level language model on the texts that ship with Python: 4 runs sick on purpose (weights and
-state in float16, two kinds of step, two seeds), 9 healthy ones, and every treatment applied to every
-sick run. `pytest -s` prints the table.
+state in float16, two kinds of step, two seeds), 9 healthy ones, and every treatment applied to
+every sick run. `pytest -s` prints the table.
 """
 
 from dataclasses import dataclass
@@ -120,6 +120,8 @@ def test_a_float16_run_is_found_before_its_loss_breaks(kind, seed):
     assert finding.steps[0] == 1 < broken.steps[0]
     assert RULE.name in broken.causes.found
     assert run.share > 100 * RULE.limits.share
+    if kind == "foreach":  # epsilon is lost too: `epsilon-below-precision`
+        assert broken.steps[0] == 2
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -151,5 +153,5 @@ def test_epsilon_1e_6_hides_the_nan_and_does_not_recover(kind, seed):
     treated = train(seed, dtype=torch.float16, eps=1e-6, **SICK[kind])
     print(f"\n{kind} {seed}: loss {treated.final_loss:.3g}, twin {twin(seed).final_loss:.3g}")
     assert np.isfinite(treated.final_loss)
-    assert treated.final_loss > 1.5 * twin(seed).final_loss
+    assert treated.final_loss > 2 * twin(seed).final_loss
     assert treated.severity is Severity.CRITICAL

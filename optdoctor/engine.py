@@ -220,7 +220,7 @@ def _causes(findings: Iterable[Finding], rules: Mapping[str, Rule]) -> tuple[Cau
                 explains[name].append(finding.rule)
     ranked = sorted(
         explains,
-        key=lambda n: (not explains[n], not is_root[n], not rules[n].mechanism, onset[n], n),
+        key=lambda n: (not is_root[n], not explains[n], not rules[n].mechanism, onset[n], n),
     )
     return tuple(Cause(name, tuple(sorted(explains[name]))) for name in ranked)
 

@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,8 @@ def _with(rule: Rule, changes: Mapping[str, float]) -> Limits:
             )
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise SettingsError(f"limit {rule.name}.{name} must be a number, not {value!r}")
+        if not isfinite(value):
+            raise SettingsError(f"limit {rule.name}.{name} must be finite, not {value!r}")
     return replace(rule.limits, **dict[str, Any](changes))
 
 
@@ -99,7 +102,10 @@ def load(start: Path | None = None) -> Settings:
         if path.is_file():
             try:
                 document = tomllib.loads(path.read_text("utf-8"))
-                return from_table(document.get("tool", {}).get("optdoctor", {}))
+                table = document.get("tool", {}).get("optdoctor", {})
+                if not isinstance(table, dict):
+                    raise SettingsError(f"tool.optdoctor must be a table, not {table!r}")
+                return from_table(table)
             except (OSError, ValueError) as error:
                 raise SettingsError(f"{path}: {error}") from error
     return Settings()

@@ -56,7 +56,7 @@ class StepStore:
     """Rows of one step channel: all of them up to `capacity`, then buckets of doubling width."""
 
     def __init__(self, capacity: int = 65_536) -> None:
-        self._capacity = capacity - capacity % 2
+        self._capacity = max(capacity - capacity % 2, 2)
         self._width = 1
         self._buckets = _Buckets.empty()
         self._waiting: list[tuple[int, float]] = []
@@ -113,7 +113,7 @@ class TensorStore:
     """Rows of one tensor channel: a history of doubling stride, the newest rows, a ledger."""
 
     def __init__(self, width: int, capacity: int = 448, recent: int = 64) -> None:
-        self._capacity, self._recent = capacity, recent
+        self._capacity, self._recent = max(capacity, 2), max(recent, 1)
         self._stride, self._seen = 1, 0
         self._history: list[tuple[int, NDArray[np.float32]]] = []
         self._newest: list[tuple[int, NDArray[np.float32]]] = []

@@ -239,7 +239,7 @@ class Recorder:
                 len(self._tensors), self.capacities["tensor_capacity"], self.capacities["recent"]
             )
         _require_rise(name, store.last_step, step)
-        store.append(step, np.asarray(row, np.float32))
+        store.append(step, np.array(row, np.float32))
 
     def _step_store(self, name: str) -> StepStore:
         store = self._steps.get(name)

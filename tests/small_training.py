@@ -67,15 +67,13 @@ def train(
         if doctor is not None:
             doctor.log(loss=loss)
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     return losses
 
 
 def quiet(model: nn.Module, optimizer: Any, out: Path | None = None, **options: Any) -> Doctor:
     """A doctor that says nothing and samples every update unless told otherwise."""
-    return optdoctor.watch(
-        model, optimizer, out=out, **{"interval": 1, "sinks": (), **options}
-    )
+    return optdoctor.watch(model, optimizer, out=out, **{"interval": 1, "sinks": (), **options})
 
 
 def fingerprint(model: nn.Module, optimizers: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import fields
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from optdoctor.store import NO_STEP, Series, StepStore, TensorStore
 
-AWKWARD = st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, 1.0, -7.5, 1e300])
+AWKWARD = st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, 1.0, -7.5, 1e38])
 VALUES = st.lists(AWKWARD | st.floats(width=32), max_size=80)
 CAPACITIES = st.integers(2, 17)
 
@@ -29,7 +30,7 @@ def step_series(values: Sequence[float], capacity: int, cuts: Sequence[int] = ()
     store = StepStore(capacity)
     steps = 3 * np.arange(1, len(values) + 1)
     edges = [0, *sorted({cut for cut in cuts if 0 < cut < len(values)}), len(values)]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         if end - start == 1:
             store.append(int(steps[start]), values[start])
         elif end > start:
@@ -77,15 +78,26 @@ def slow_twin(values: Sequence[float], capacity: int) -> list[dict[str, float]]:
     return [bucket(rows) for rows in buckets]
 
 
-@given(values=VALUES, capacity=CAPACITIES, cuts=st.lists(st.integers(1, 79)))
-def test_blocks_of_rows_leave_what_the_slow_twin_leaves(
-    values: list[float], capacity: int, cuts: list[int]
-) -> None:
-    series = step_series(values, capacity, cuts)
+def assert_is_slow_twin(series: Series, values: Sequence[float], capacity: int) -> None:
     twin = slow_twin(values, capacity)
     for name in (field.name for field in fields(Series)):
         expected = np.array([row[name] for row in twin])
         np.testing.assert_array_equal(getattr(series, name), expected, err_msg=name)
+
+
+@given(values=VALUES, capacity=CAPACITIES, cuts=st.lists(st.integers(1, 79)))
+def test_blocks_of_rows_leave_what_the_slow_twin_leaves(
+    values: list[float], capacity: int, cuts: list[int]
+) -> None:
+    assert_is_slow_twin(step_series(values, capacity, cuts), values, capacity)
+
+
+@pytest.mark.parametrize("capacity", range(2, 10))
+def test_blocks_of_every_size_leave_what_the_slow_twin_leaves(capacity: int) -> None:
+    values = [math.nan if i % 7 == 3 else float(i * 37 % 11) for i in range(100)]
+    for block in range(1, 40):
+        series = step_series(values, capacity, range(block, 100, block))
+        assert_is_slow_twin(series, values, capacity)
 
 
 @given(
@@ -153,6 +165,12 @@ def tensor_store(rows: int, capacity: int, recent: int) -> TensorStore:
     for i in range(rows):
         store.append(7 * i + 7, np.array([i], np.float32))
     return store
+
+
+@pytest.mark.parametrize("capacity", [-2, 0, 1])
+def test_a_capacity_from_a_damaged_record_neither_hangs_nor_grows(capacity: int) -> None:
+    assert len(step_series([1.0] * 100, capacity).steps) <= 2
+    assert len(tensor_store(1000, capacity, recent=capacity).series().steps) <= 3
 
 
 @given(rows=st.integers(1, 700), capacity=st.integers(2, 33), recent=st.integers(1, 20))

@@ -1,23 +1,25 @@
 """`OptDoctorCallback` for the Hugging Face Trainer: `Trainer(.., callbacks=[OptDoctorCallback()])`.
 
-The loss of each update is the sum over its micro-batches, taken from the model's own output: the
-Trainer's log shows a mean over `logging_steps` updates, with NaN replaced. The gradient norm before
-clipping is only in that log, at the steps where it stands.
+The loss of each update is the sum over its micro-batches, taken where the Trainer hands them to
+accelerate's `backward`: its log shows a mean over `logging_steps` updates, with NaN replaced. The
+gradient norm before clipping is only in that log, at the steps where it stands.
 """
 
+import math
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
-import torch
-from torch import Tensor
+from accelerate import Accelerator
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from optdoctor import settings
 from optdoctor.live.doctor import Doctor, check, start
-from optdoctor.live.micro_losses import MicroLosses
+from optdoctor.live.micro_losses import MicroLosses, Window
 from optdoctor.log import number
 from optdoctor.sinks import Place, make
 from optdoctor.trace import Fact
@@ -28,7 +30,9 @@ FILTER = (
 )
 NO_METRIC = ("runtime", "per_second", "total_flos", "train_loss")
 AGREES = 1e-3
-"""Relative difference up to which the model's loss and the Trainer's are the same."""
+"""Difference, relative to the losses' size, up to which a window of them and its log agree."""
+ROUNDED = 1e-4
+"""Last place of a logged loss; transformers 5.0 and later log it in full."""
 
 Method = TypeVar("Method", bound=Callable[..., None])
 
@@ -43,9 +47,7 @@ def _inert(method: Method) -> Method:
         try:
             method(self, *args, **kwargs)
         except Exception as error:
-            self.failure = error
-            said = f"{type(error).__name__}: {error}"
-            print(f"optdoctor  {said}; it is off, training goes on", file=sys.stderr)
+            self._step_back(error)
 
     return guarded  # type: ignore[return-value]
 
@@ -87,10 +89,12 @@ class OptDoctorCallback(TrainerCallback):
         settings.load()
         for name in self._options["sinks"]:
             make(name, Place(None))
-        self._micro = MicroLosses()
-        self._window: list[Tensor] = []
-        self._hook: Any = None
-        self._told_filter = self._compared = False
+        self._micro, self._window = MicroLosses(), Window()
+        self._own_losses = True
+        self._told_filter = False
+        self._ahead = 0
+        """What `first_step` adds to the Trainer's count."""
+        self._untap: Callable[[], None] = lambda: None
 
     @_inert
     def on_train_begin(
@@ -98,18 +102,25 @@ class OptDoctorCallback(TrainerCallback):
     ) -> None:
         """Starts the doctor; the optimizer is prepared and, on a resume, loaded."""
         self._end()
-        self._micro, self._window = MicroLosses(), []
+        self._micro, self._window, self._own_losses = MicroLosses(), Window(), True
         out = self._out if self._out is not None else Path(args.output_dir or ".") / "optdoctor-run"
+        first_step = self._first_step or state.global_step + 1
+        self._ahead = first_step - (state.global_step + 1)
         self.doctor = start(
             kwargs["model"],
             kwargs["optimizer"],
             out=out,
             scaler=self._scaler,
-            first_step=self._first_step or state.global_step + 1,
+            first_step=first_step,
             facts=_facts(args, state, kwargs["model"]),
             **self._options,
         )
-        self._hook = kwargs["model"].register_forward_hook(self._micro, with_kwargs=True)
+        self._untap = _tap(self._hear)
+
+    @_inert
+    def _hear(self, accelerator: Accelerator, loss: Any) -> None:
+        steps = accelerator.gradient_accumulation_steps
+        self._micro.add(loss / steps if steps > 1 else loss)
 
     @_inert
     def on_pre_optimizer_step(
@@ -117,8 +128,8 @@ class OptDoctorCallback(TrainerCallback):
     ) -> None:
         """Gives the update its loss."""
         loss = self._micro.take()
-        if loss is not None and self.doctor is not None:
-            self._window.append(loss)
+        if loss is not None and self.doctor is not None and self._own_losses:
+            self._window.add(loss)
             self.doctor.log(loss=loss)
 
     @_inert
@@ -126,7 +137,8 @@ class OptDoctorCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Counts an update that fired no hook: a gradient scaler left it out."""
-        if self.doctor is not None and self.doctor.runs[0].step <= state.global_step:
+        last = state.global_step + self._ahead
+        if self.doctor is not None and self.doctor.runs[0].step <= last:
             self.doctor.runs[0].skip()
 
     @_inert
@@ -138,19 +150,19 @@ class OptDoctorCallback(TrainerCallback):
         logs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Takes the gradient norm, the evaluation and, where the model gives none, the loss."""
+        """Takes the gradient norm, the evaluation and, where no other is to be had, the loss."""
         if self.doctor is None or not logs:
             return
         values = {_channel(key): value for key, value in logs.items()}
         row = {n: v for n, value in values.items() if n and (v := number(value)) is not None}
         if "loss" in row:
-            self._compare(row, state.global_step)
-            if self._window:
+            window, self._window = self._window, Window()
+            self._compare(window, row["loss"], args, state.global_step)
+            if self._own_losses:
                 del row["loss"]
-            self._window = []
         row.pop("lr", None)  # the hook reads the rate that the update used
         if row:
-            self.doctor.runs[0].log_at(state.global_step, row)
+            self.doctor.runs[0].log_at(state.global_step + self._ahead, row)
 
     @_inert
     def on_save(
@@ -168,30 +180,70 @@ class OptDoctorCallback(TrainerCallback):
         self._end()
 
     def _end(self) -> None:
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+        self._untap()
         if self.doctor is not None:
             self.doctor.close()
 
-    def _compare(self, row: dict[str, float], step: int) -> None:
-        """Tells once that the Trainer prints 0 for NaN, or that its loss is not the model's."""
-        if not self._window or self.doctor is None:
-            return
-        own = float(torch.stack(self._window).mean())
-        logged = row["loss"]
-        run = self.doctor.runs[0]
-        if own != own and logged == logged and not self._told_filter:
-            self._told_filter = True
-            if "console" in self._options["sinks"]:
-                from optdoctor.sinks.console import say
+    def _step_back(self, error: Exception) -> None:
+        self.failure = error
+        said = f"{type(error).__name__}: {error}"
+        with suppress(Exception):
+            print(f"optdoctor  {said}; it is off, training goes on", file=sys.stderr)
+        with suppress(Exception):
+            if self.doctor is not None:
+                self.doctor.runs[0].event("doctor-failed", f"{said}\n{traceback.format_exc()}")
+        with suppress(Exception):
+            self._end()
 
-                say(FILTER.format(step=step))
-        elif abs(own - logged) > AGREES * abs(logged) and not self._compared:
-            self._compared = True
-            run.event(
-                "fact-changed", f"the model's loss {own:.4g} is not the Trainer's {logged:.4g}"
-            )
+    def _compare(self, window: Window, logged: float, args: TrainingArguments, step: int) -> None:
+        """Tells once that the Trainer prints 0 for NaN; takes its losses where ours are others."""
+        if self.doctor is None or not self._own_losses:
+            return
+        run, mean = self.doctor.runs[0], f"a mean over {args.logging_steps:g} updates"
+        if not window.count:
+            self._own_losses = False
+            run.event("fact-changed", f"no loss was seen at its backward pass; the log's is {mean}")
+            run.learn({"loss_window": args.logging_steps})
+            return
+        own, size = float(window.total) / window.count, float(window.size) / window.count
+        if not math.isfinite(own):
+            if math.isfinite(logged) and not self._told_filter:
+                self._told_filter = True
+                self._say(FILTER.format(step=step))
+        elif args.world_size == 1 and not abs(own - logged) <= AGREES * size + ROUNDED:
+            self._own_losses = False
+            said = f"the loss seen, {own:.4g}, is not the Trainer's, {logged:.4g}; from here the"
+            run.event("fact-changed", f"{said} loss is the log's, {mean}")
+            run.learn({"loss_window": args.logging_steps})
+
+    def _say(self, message: str) -> None:
+        if "console" in self._options["sinks"]:
+            from optdoctor.sinks.console import say
+
+            say(message)
+
+
+def _tap(listener: Callable[[Accelerator, Any], None]) -> Callable[[], None]:
+    """Tells the listener each loss that is handed to accelerate; returns how to stop that.
+
+    A callback has no reference to its Trainer. Seen in transformers 5.24 with accelerate 1.15: each
+    micro-batch passes here once, divided by the micro-batches of its update where that is due.
+    """
+    inner, listeners = Accelerator.backward, [listener]
+
+    @wraps(inner)
+    def backward(self: Accelerator, loss: Any, **kwargs: Any) -> Any:
+        for each in listeners:
+            each(self, loss)
+        return inner(self, loss, **kwargs)
+
+    def undo() -> None:
+        listeners.clear()
+        if Accelerator.backward is backward:
+            Accelerator.backward = inner
+
+    Accelerator.backward = backward
+    return undo
 
 
 def _channel(key: str) -> str:
@@ -222,4 +274,6 @@ def _facts(args: TrainingArguments, state: TrainerState, model: Any) -> dict[str
         "num_classes": vocabulary if isinstance(vocabulary, int) else None,
         "compute_dtype": "bfloat16" if args.bf16 else "float16" if args.fp16 else None,
     }
-    return {name: value for name, value in facts.items() if value is not None}
+    # A number of numpy's or torch's would not fit into the record.
+    plain = {name: getattr(value, "item", lambda v=value: v)() for name, value in facts.items()}
+    return {name: value for name, value in plain.items() if value is not None}

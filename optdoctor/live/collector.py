@@ -6,7 +6,6 @@ private generator. Every number of a sample crosses to the host in one transfer.
 
 import zlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optdoctor.live.tensors import Tracked
-from optdoctor.optimizers import Moments, Probe
+from optdoctor.optimizers import Moments, Probe, number_of, state_of
 
 SAMPLE = 4096
 """Elements of a tensor from which shares are taken."""
@@ -62,7 +61,8 @@ class Collector:
         self._old = []
         block = _to_host(columns)  # [C, P] float64
         rows = dict(zip(MEASURED, block, strict=True))
-        norm = float(np.sqrt(np.nansum(rows.pop("grad_sum_of_squares"))))
+        squares = rows.pop("grad_sum_of_squares")
+        norm = np.nan if np.isnan(squares).all() else float(np.sqrt(np.nansum(squares)))
         rows["tensor_lr"] = self._rates()
         with np.errstate(invalid="ignore", divide="ignore"):
             ratio = rows["update_rms"] / rows["param_rms"]
@@ -79,11 +79,11 @@ class Collector:
             if not np.isnan(finite).all():
                 with np.errstate(over="ignore"):
                     tensors[name] = finite.astype(np.float32)
-        return {"grad_norm_used": norm}, tensors
+        return {} if np.isnan(norm) else {"grad_norm_used": norm}, tensors
 
     def rate(self, group: int) -> float:
         """The learning rate of a group now."""
-        return _scalar(self._optimizer.param_groups[group].get("lr"))
+        return number_of(self._optimizer.param_groups[group].get("lr"))
 
     def _rates(self) -> NDArray[np.float64]:
         rates = [self.rate(i) for i in range(len(self._optimizer.param_groups))]
@@ -113,8 +113,8 @@ class Collector:
                 values["update_unchanged"] = (
                     moving & (chosen[0] == chosen[1])
                 ).sum() / moving.sum()
-        state = self._optimizer.state.get(parameter) or {}
-        values |= self._moments(i, self._probe.moments(state), info.group)
+        moments = self._probe.moments(state_of(self._optimizer, parameter))
+        values |= self._moments(i, moments, info.group)
         return [values.get(name, np.nan) for name in MEASURED]
 
     def _moments(self, i: int, moments: Moments, group: int) -> dict[str, Tensor | float]:
@@ -133,17 +133,18 @@ class Collector:
         whole = i in self._count_in_full
         m, v = (first, second) if whole else (_take(first, index), _take(second, index))
         values["moment2_zero"] = ((v == 0) & (m != 0)).sum() / v.numel()
-        values["effective_lr"] = self._effective_lr(_take(second, index), moments, group)
+        divisor = second if moments.divisor is None else _local(moments.divisor)
+        values["effective_lr"] = self._effective_lr(_take(divisor, index), moments, group)
         return values
 
-    def _effective_lr(self, second: Tensor, moments: Moments, group: int) -> Tensor | float:
+    def _effective_lr(self, divisor: Tensor, moments: Moments, group: int) -> Tensor | float:
         settings = self._probe.facts(self._optimizer.param_groups[group])
-        count = _scalar(moments.step)
-        if not count > 0:
+        count = number_of(moments.step)
+        if not count > 0 or not {"beta1", "beta2", "eps"} <= settings.keys():
             return np.nan
         correction1 = 1 - settings["beta1"] ** count
         correction2 = (1 - settings["beta2"] ** count) ** 0.5
-        root = second.double().sqrt()
+        root = divisor.double().sqrt()
         each = (
             self.rate(group) * correction2 / (correction1 * (root + settings["eps"] * correction2))
         )
@@ -164,14 +165,16 @@ class Collector:
 
 
 def _gradient(grad: Tensor) -> dict[str, Tensor | float]:
+    """Sums over finite elements; without one there is no size, which 0 would be."""
     finite = torch.isfinite(grad)
+    num_finite = finite.sum()
     magnitude = torch.where(finite, grad, 0).abs()
     squares = magnitude.double().square().sum()
     return {
-        "grad_rms": (squares / finite.sum()).sqrt(),
-        "grad_absmax": magnitude.max(),
-        "grad_nonfinite": (~finite).sum(),
-        "grad_sum_of_squares": squares,
+        "grad_rms": (squares / num_finite).sqrt(),
+        "grad_absmax": torch.where(num_finite > 0, magnitude.max(), torch.nan),
+        "grad_nonfinite": grad.numel() - num_finite,
+        "grad_sum_of_squares": torch.where(num_finite > 0, squares, torch.nan),
     }
 
 
@@ -213,10 +216,3 @@ def _to_host(columns: Sequence[Sequence[Tensor | float]]) -> NDArray[np.float64]
         rows, cols, values = zip(*cells, strict=True)
         block[list(rows), list(cols)] = torch.stack(values).cpu().numpy()
     return block
-
-
-def _scalar(value: Any) -> float:
-    """A rate or counter that may be a number, a 0-dim tensor, or missing."""
-    if isinstance(value, Tensor):
-        return float(_local(value))
-    return float(value) if isinstance(value, int | float) else float("nan")

@@ -3,6 +3,7 @@
 import atexit
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from optdoctor import settings as settings_file
-from optdoctor.channels import is_channel
+from optdoctor.channels import Axis, channel, is_channel
 from optdoctor.findings import SEVERITIES, Diagnosis, Verdict
 from optdoctor.live.run import Run
 from optdoctor.live.schedule import Schedule
@@ -31,6 +32,8 @@ class Doctor:
     def __init__(self, runs: Sequence[Run], undo: Callable[[], None] = lambda: None) -> None:
         self.runs = tuple(runs)
         self._undo = undo
+        for run in self.runs:
+            run.keeper = self  # a doctor that nobody holds lives as long as the optimizer's hooks
         close = weakref.WeakMethod(self.close)
         # A training that dies leaves its report all the same.
         self._at_exit = atexit.register(lambda: (method := close()) and method())
@@ -58,7 +61,10 @@ class Doctor:
         for name, value in values.items():
             number = _number(value)
             if number is not None:
-                numbers[name if is_channel(name) else f"metric:{name}"] = number
+                numbers[_step_channel(name)] = number
+            elif value is not None:
+                for one in chosen:
+                    one.refuse(name, value)
         for one in chosen:
             one.log(numbers)
 
@@ -141,7 +147,8 @@ def start(
 ) -> Doctor:
     """`watch` for a framework, with the facts that it knows."""
     check(overhead=overhead, interval=interval, treat=treat)
-    several = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    given = optimizer if isinstance(optimizer, list | tuple) and optimizer else [optimizer]
+    several = [innermost(one) for one in given]
     settings = settings_file.load()
     folder = Path(out) if out is not None and _is_first_rank() else None
     names = tuple(sinks) if _is_first_rank() else ()
@@ -182,7 +189,7 @@ def _count_skips(scaler: Any, runs: Sequence[Run]) -> Callable[[], None]:
     inner = scaler.step
 
     def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        watched = [run for run in runs if run.optimizer is innermost(optimizer)]
+        watched = [run for run in runs if run.optimizer is _innermost(optimizer)]
         before = [run.step for run in watched]
         result = inner(optimizer, *args, **kwargs)
         for run, count in zip(watched, before, strict=True):
@@ -198,17 +205,29 @@ def _count_skips(scaler: Any, runs: Sequence[Run]) -> Callable[[], None]:
     return undo
 
 
+def _innermost(optimizer: Any) -> Any:
+    with suppress(TypeError):
+        return innermost(optimizer)
+    return None
+
+
+def _step_channel(name: str) -> str:
+    """A name that the user logs; the vocabulary's other channels are not theirs to fill."""
+    known = is_channel(name) and channel(name).axis is Axis.STEP
+    return name if known else f"metric:{name or '?'}"
+
+
 def _number(value: Any) -> float | Tensor | None:
     """A number, or a copy on its own device of a tensor that holds one; None for anything else."""
-    if isinstance(value, Tensor):
-        if value.numel() != 1 or value.is_complex():
-            return None
-        value = value.detach()
-        return float(value) if value.device.type == "cpu" else value.reshape(()).clone()
-    try:
-        return float(value)
-    except (TypeError, ValueError):
+    if isinstance(value, str | bytes):
         return None
+    with suppress(Exception):  # whatever the loop logs, it must not end the training
+        if not isinstance(value, Tensor):
+            return float(value)
+        if value.numel() == 1 and not value.is_complex() and not value.is_meta:
+            value = value.detach()
+            return float(value) if value.device.type == "cpu" else value.reshape(()).clone()
+    return None
 
 
 def _is_first_rank() -> bool:

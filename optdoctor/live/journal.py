@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from optdoctor.findings import Notice
 from optdoctor.reader import Unreadable
-from optdoctor.readers.run_record import Record, Segment, load, replay, scatter
+from optdoctor.readers.run_record import Record, Segment, load, replay, scatter, settled
 from optdoctor.sinks.record import RecordWriter, set_aside
 from optdoctor.trace import Event, Fact, Recorder, TensorInfo, Trace, Vitals
 
@@ -22,6 +22,7 @@ class Journal:
         self._writer: RecordWriter | None = None
         self._recorder = Recorder()
         self._columns: tuple[int, ...] = ()
+        self._newest: dict[str, int] = {}
         self.facts: dict[str, Fact] = {}
         self.events: list[Event] = []
         self.last_step = 0
@@ -36,17 +37,23 @@ class Journal:
         """
         self.facts = dict(facts)
         segments: tuple[Segment, ...] = ()
-        if self._out is not None:
-            record = _load(self._out) if resumed else None
+        if self._out is None:
+            return
+        record = _load(self._out) if resumed else None
+        if record is not None:
+            self._recorder = Recorder((), **record.capacities)
+            self.last_step = replay(self._out, record, self._recorder, before=first_step)
+            series = self._recorder.trace({}).series
+            self._newest = {name: int(s.steps[-1]) for name, s in series.items() if s.steps.size}
+            self.events = list(record.events)
+            self.facts = record.facts | self.facts
+            segments = record.segments
+        try:
             if record is None:
                 set_aside(self._out)
-            else:
-                self._recorder = Recorder(record.tensors, **record.capacities)
-                self.last_step = replay(self._out, record, self._recorder, before=first_step)
-                self.events = [e for e in record.events if not first_step or e.step < first_step]
-                self.facts = record.facts | self.facts
-                segments = record.segments
             self._writer = RecordWriter(self._out, segments)
+        except OSError as error:  # memory is enough to watch
+            self.failure = error
 
     def retrack(self, tensors: tuple[TensorInfo, ...], next_step: int) -> None:
         """Takes a new table of tensors: known ones by name and shape keep their place."""
@@ -64,7 +71,9 @@ class Journal:
         self._begin(next_step)
 
     def row(self, step: int, values: Mapping[str, float]) -> None:
-        """Adds step channels of one update."""
+        """Adds step channels of one update; of several numbers for one step the first counts."""
+        values = {name: v for name, v in values.items() if self._newest.get(name, -1) < step}
+        self._newest |= dict.fromkeys(values, step)
         self._recorder.add(Vitals(step, values))
         self.last_step = max(self.last_step, step)
         if self._writer is not None and not self._writer.knows(values):
@@ -77,6 +86,7 @@ class Journal:
         width = len(self._recorder.tensors)
         wide = {name: scatter(row, self._columns, width) for name, row in tensors.items()}
         self._recorder.add(Vitals(step, tensors=wide))
+        self.last_step = max(self.last_step, step)
         self._write(lambda writer: writer.sample(step, tensors))
 
     def event(self, event: Event) -> None:
@@ -107,7 +117,7 @@ class Journal:
 
     def trace(self) -> Trace:
         """A snapshot."""
-        return self._recorder.trace(self.facts, self.events)
+        return self._recorder.trace(self.facts, settled(self.events))
 
     def _begin(self, first_step: int) -> None:
         self._write(lambda writer: writer.begin(first_step, self._columns, self._tensor_channels))

@@ -36,37 +36,32 @@ class Rows:
         """Takes what the hooks saw of the next update; returns the rows that are complete."""
         if self.order is None:
             self.order = "before" if "loss" in self._with_loss else "after"
-        rows = self._take_alone()
-        if self.order == "before":
-            rows.append((self.last + 1, _merged(self._with_loss) | dict(values)))
-        else:
-            rows += self._take_open()
-            self._open = dict(values)
-        self._with_loss = {}
+        rows = [self._finished()]
         self.last += 1
+        if self.order == "before":
+            rows.append((self.last, _emptied(self._with_loss) | dict(values)))
+        else:
+            self._open = dict(values)
         return [(step, row) for step, row in rows if row]
 
     def flush(self) -> list[Row]:
         """The rest, at the end: a loss whose update never came belongs to the one being made."""
-        rows = self._take_alone()
-        if self.order == "after":
-            rows += self._take_open()
-        elif self._with_loss:
-            rows.append((self.last + 1, _merged(self._with_loss)))
-        self._with_loss = {}
+        rows = [self._finished(), (self.last + 1, _emptied(self._with_loss))]
         return [(step, row) for step, row in rows if row]
 
-    def _take_alone(self) -> list[Row]:
-        alone, self._alone = _merged(self._alone), {}
-        return [(self.last, alone)]
+    def _finished(self) -> Row:
+        """What is left to tell of the last update. What the hooks saw outweighs what was logged."""
+        row = _emptied(self._alone)
+        if self.order == "after":
+            row |= _emptied(self._with_loss) | self._open
+            self._open = {}
+        return self.last, row
 
-    def _take_open(self) -> list[Row]:
-        row, self._open = self._open | _merged(self._with_loss), {}
-        return [(self.last, row)]
 
-
-def _merged(values: Mapping[str, list[Number]]) -> dict[str, Number]:
-    return {name: _mean(several) for name, several in values.items()}
+def _emptied(values: dict[str, list[Number]]) -> dict[str, Number]:
+    merged = {name: _mean(several) for name, several in values.items()}
+    values.clear()
+    return merged
 
 
 def _mean(values: list[Number]) -> Number:

@@ -67,7 +67,6 @@ class Run:
         self._failed: set[str] = set()
         self._loss_alarm = LossAlarm()
         self._waiting: list[Row] = []
-        self._placed: dict[str, int] = {}
         self._announced: dict[str, Finding] = {}
         self._exams: dict[str, int] = {}
         self._next_exam = EXAM_ROWS
@@ -76,6 +75,8 @@ class Run:
         self.journal = Journal(out, TENSOR_CHANNELS)
         self.diagnosis: Diagnosis = diagnose(Trace(), self._rules.values())
         self._handles: list[Any] = []
+        self.keeper: object = None
+        """What must live as long as the hooks do."""
         with self._guard("start"):
             self._begin(first_step)
             self._handles = [
@@ -98,7 +99,7 @@ class Run:
         """The true cost, in words."""
         share = self._schedule.billed_s / max(self._elapsed, 1e-9)
         return (
-            f"{share:.2%} of training time (budget {self._schedule.overhead:.2%}),"
+            f"{share * 100:.2g} % of training time (budget {self._schedule.overhead * 100:.2g} %),"
             f" {self._schedule.samples} of {self.step} steps sampled"
         )
 
@@ -108,18 +109,27 @@ class Run:
 
     def log(self, values: Mapping[str, float | Tensor]) -> None:
         """Takes values of the update being made, or of the last one where no loss is among them."""
+        if not self._handles:
+            return
         with self._guard("log"):
             self._rows.log(values)
 
+    def refuse(self, name: str, value: object) -> None:
+        """Tells, once, that something logged is no number."""
+        with self._guard("log"):
+            raise TypeError(f"{name} is no number but a {type(value).__name__}")
+
     def log_at(self, step: int, values: Mapping[str, float]) -> None:
         """Adds a row that the framework placed at `step`; a number given twice counts once."""
+        if not self._handles:
+            return
         with self._guard("log"):
-            fresh = {n: v for n, v in values.items() if self._placed.get(n, -1) < step}
-            self._placed |= dict.fromkeys(fresh, step)
-            self._take([(step, dict(fresh))])
+            self._take([(step, dict(values))])
 
     def skip(self) -> None:
         """Counts an update that was attempted and not made."""
+        if not self._handles:
+            return
         with self._guard("step"):
             self._take(self._rows.update({"step_skipped": 1.0}))
             self.event("step-skipped", "the update was not made")
@@ -144,12 +154,14 @@ class Run:
             self._take(self._rows.flush(), now=True)
         with self._guard("examination"):
             self._examine(tell=False)
-        self.journal.close()
+        self.journal.flush()
         self._notice_lost_record()
         trace = self.trace
         for sink in list(self._sinks):
             with self._guard(f"sink {type(sink).__name__}"):
                 sink.close(self.diagnosis, trace, self.cost)
+        self.journal.close()
+        self._notice_lost_record()
         return self.diagnosis
 
     def _begin(self, first_step: int | None) -> None:
@@ -171,6 +183,7 @@ class Run:
                 self._announced = announced_in(json_rows(self._out / FINDINGS))
         kind: EventKind = "resume" if resumed else "start"
         self.journal.event(Event(first_step, kind, f"training begins at step {first_step}"))
+        self._notice_lost_record()
         self._examine()
 
     def _retrack(self, *, first: bool = False) -> None:

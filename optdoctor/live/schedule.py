@@ -19,8 +19,8 @@ BURST_REST = 64
 class Schedule:
     """Decides for each update, in order, whether it is sampled.
 
-    Spacing of age/16 until `YOUNG` and age/128 later makes samples log-uniform: about 1,350 in a
-    million updates. `interval` fixes it instead.
+    Spacing of age/16 until `YOUNG` and age/128 later makes samples log-uniform: at most about 950
+    in a million updates. `interval` fixes it instead.
     """
 
     overhead: float = 0.01

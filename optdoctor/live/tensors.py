@@ -1,14 +1,15 @@
 """The table of a run's tensors and its facts, from the model and the optimizer."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from optdoctor.knowledge.layers import clean, kind_of, layer_of
 from optdoctor.knowledge.precision import least_precise
-from optdoctor.optimizers import Probe
+from optdoctor.optimizers import Probe, number_of, state_of
 from optdoctor.trace import Fact, TensorInfo
 
 
@@ -81,8 +82,7 @@ def dtype_name(tensor: Tensor) -> str:
 
 def state_dtype(parameter: Tensor, optimizer: Optimizer, probe: Probe) -> str:
     """dtype of the moments of one tensor; foretold while there are none."""
-    state = optimizer.state.get(parameter) or {}
-    moments = probe.moments(state)
+    moments = probe.moments(state_of(optimizer, parameter))
     for moment in (moments.second, moments.first):
         if isinstance(moment, Tensor):
             return dtype_name(moment)
@@ -135,8 +135,12 @@ def num_trained(optimizer: Optimizer) -> int:
 
 
 def steps_in_state(optimizer: Optimizer, probe: Probe) -> int | None:
-    """Updates that the optimizer's state has seen; 0 where it does not count, None if empty."""
-    if not optimizer.state:
+    """Updates that the optimizer's state has seen; 0 where it does not count, None if none.
+
+    Some optimizers hold state before their first update, with counters at 0.
+    """
+    states = [state for state in optimizer.state.values() if isinstance(state, Mapping)]
+    counts = [count for s in states if isfinite(count := number_of(probe.moments(s).step))]
+    if not optimizer.state or (counts and max(counts) <= 0):
         return None
-    counts = [probe.moments(state).step for state in optimizer.state.values()]
-    return max((int(count) for count in counts if count is not None), default=0)
+    return int(max(counts, default=0))

@@ -20,6 +20,8 @@ class Moments:
     second: Tensor | None = None  # shape of the tensor
     step: Tensor | int | float | None = None
     """Updates that the means have seen."""
+    divisor: Tensor | None = None
+    """What divides in place of `second`, where that is another tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,10 @@ class Probe:
     """dtype of the moments that it will hold of a tensor of this dtype."""
 
 
+WRAPPERS = 8
+"""Wrappers around one optimizer beyond which the search ends."""
+
+
 @cache
 def probes() -> tuple[Probe, ...]:
     """All families of this folder, the fallback last."""
@@ -49,6 +55,20 @@ def probes() -> tuple[Probe, ...]:
     )
     found = [module.PROBE for module in modules if hasattr(module, "PROBE")]
     return tuple(sorted(found, key=lambda probe: (not probe.matches, probe.family)))
+
+
+def state_of(optimizer: Optimizer, parameter: Tensor) -> Mapping[str, Any]:
+    """What it holds of one tensor, empty if nothing. Asking creates no entry."""
+    state = optimizer.state.get(parameter)
+    return state if isinstance(state, Mapping) else {}
+
+
+def number_of(value: Any) -> float:
+    """A rate, setting or counter that may be a number or a tensor; NaN for anything else."""
+    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
+        value = value.detach()
+        return float(value.to_local() if hasattr(value, "to_local") else value)
+    return float(value) if isinstance(value, int | float) else float("nan")
 
 
 def probe_of(optimizer: Optimizer) -> Probe:
@@ -69,7 +89,9 @@ def innermost(optimizer: Any) -> Optimizer:
         TypeError: there is no torch optimizer inside.
     """
     seen = optimizer
-    while not hasattr(seen, "_optimizer_step_post_hooks") and hasattr(seen, "optimizer"):
+    for _ in range(WRAPPERS):
+        if hasattr(seen, "_optimizer_step_post_hooks") or not hasattr(seen, "optimizer"):
+            break
         seen = seen.optimizer
     if not isinstance(seen, Optimizer) or not hasattr(seen, "_optimizer_step_post_hooks"):
         raise TypeError(f"{type(optimizer).__name__} holds no torch.optim.Optimizer")

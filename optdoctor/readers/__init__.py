@@ -53,9 +53,12 @@ def runs_in(path: Path) -> list[Path]:
         raise Unreadable("no such file or folder", "check the path")
     if not path.is_dir() or (path / RECORD).is_file():
         return [path]
+    if (path / "optdoctor-run" / RECORD).is_file():  # a Trainer's output folder
+        return [path / "optdoctor-run"]
+    if several := sorted(path.glob(f"[0-9]*/{RECORD}")):  # one record an optimizer
+        return [record.parent for record in several]
     if states := list(path.glob("checkpoint-*/trainer_state.json")):
-        record = path / "optdoctor-run"
-        return [record] if (record / RECORD).is_file() else [newest_state(states)]
+        return [newest_state(states)]
     claimed = [p for p in sorted(path.iterdir()) if p.is_file() and _claims(p)]
     if not claimed:
         raise Unreadable("no file in this folder is a log that is known", f"known: {FORMATS}")

@@ -95,7 +95,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
             summary=(
                 f"{round(share[first] * total):,} of {total:,} second-moment entries are zero in"
                 f" {state_dtype} while the first moment is not:"
-                f" {share[first]:.1%} (limit {limits.share:.1%})."
+                f" {share[first] * 100:.3g} % (limit {limits.share * 100:.2g} %)."
             ),
             steps=(int(zero.steps[first]), int(zero.steps[last])),
             tensors=trace.worst(by_tensor, by_tensor > limits.share),

@@ -1,11 +1,15 @@
 """Tells a root cause once, and prints the report at the end, on standard error."""
 
 import sys
+import textwrap
 
 from optdoctor.findings import Diagnosis, Finding, Notice, Verdict
 from optdoctor.report import text
 from optdoctor.sinks import Place, Sink
 from optdoctor.trace import Trace
+
+
+WIDTH, INDENT = 80, " " * 11
 
 
 class Console:
@@ -26,10 +30,10 @@ class Console:
 
 
 def _line(finding: Finding, step: int) -> str:
-    head = f"optdoctor  step {step}  {finding.severity.upper()} {finding.rule}: {finding.summary}"
-    if not finding.treatments:
-        return head
-    return f"{head}\n           do: {finding.treatments[0].title}"
+    when = f"step {step}" if step else "before step 1"
+    lines = [f"optdoctor  {when}  {finding.severity.upper()} {finding.rule}: {finding.summary}"]
+    lines += [f"           do: {treatment.title}" for treatment in finding.treatments[:1]]
+    return "\n".join(textwrap.fill(line, WIDTH, subsequent_indent=INDENT) for line in lines)
 
 
 def say(message: str) -> None:

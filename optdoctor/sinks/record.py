@@ -44,6 +44,9 @@ class RecordWriter:
         """Starts a segment: at every start, resume and change of tensors or columns."""
         self._end_streams()
         number = self._segments[-1].number + 1 if self._segments else 1
+        # A process killed before it described its segment leaves streams that run.json lacks.
+        while any((self._folder / name.format(number)).exists() for name in STREAMS.values()):
+            number += 1
         self._segments.append(Segment(number, first_step, columns))
         self._tensor_channels = tensor_channels
         names = [c.name for c in CHANNELS.values() if c.axis is Axis.STEP] + self._metrics

@@ -97,6 +97,13 @@ def test_the_first_window_with_a_finite_mean_counts_where_its_gradient_norm_is_b
     assert finding.evidence[0].observed == 3
 
 
+def test_every_row_with_a_bad_gradient_norm_right_before_the_hidden_ones_counts() -> None:
+    finding = only_finding(logged([(1.6, NAN), (1.4, INF), (0.0, NAN), (0.0, NAN)]))
+    assert (finding.steps, finding.evidence[0].observed) == ((1, 4), 4)
+    finding = only_finding(logged([(1.6, NAN), (1.5, 1.0), (1.4, INF), (0.0, NAN), (0.0, NAN)]))
+    assert (finding.steps, finding.evidence[0].observed) == ((3, 5), 3)
+
+
 def test_a_bad_gradient_norm_without_a_hidden_loss_is_no_business_of_this_rule() -> None:
     rows = [(2.0, INF), (1.9, 1.0), (1.8, INF), (1.7, 1.0)]
     assert examine(RULE, logged(rows)).status is Status.CLEAR

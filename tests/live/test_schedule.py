@@ -1,0 +1,140 @@
+"""When updates are sampled: densely at a start, ever rarer later, within the budget."""
+
+import pytest
+
+from optdoctor.live.schedule import (
+    BURST,
+    BURST_REST,
+    DENSE,
+    FLOOR_S,
+    YOUNG,
+    YOUNG_SHARE,
+    Schedule,
+)
+
+STEP_S = 0.01
+
+
+def sampled(
+    schedule: Schedule,
+    steps: int,
+    *,
+    sample_s: float = 0.0,
+    step_s: float = STEP_S,
+    alarm: bool = False,
+    age: int = 0,
+) -> list[int]:
+    """The updates sampled on a clock that goes `step_s` an update; each sample is billed."""
+    out = []
+    for update in range(age + 1, age + steps + 1):
+        if schedule.due(update * step_s + schedule.billed_s):
+            out.append(update)
+            schedule.billed_s += sample_s
+        if alarm:
+            schedule.alarm()
+    return out
+
+
+@pytest.mark.parametrize("sample_s", [0.0, 100 * STEP_S])
+def test_the_first_updates_of_every_start_are_always_sampled(sample_s: float) -> None:
+    assert sampled(Schedule(), 3, sample_s=sample_s) == [1, 2, 3]
+    assert DENSE == 3
+
+
+def test_a_dear_sample_delays_the_fourth() -> None:
+    assert sampled(Schedule(), 300, sample_s=100 * STEP_S) == [1, 2, 3]
+    assert len(sampled(Schedule(), 300)) > 50
+
+
+def test_samples_without_cost_are_spaced_by_a_sixteenth_then_a_128th_of_the_age() -> None:
+    at = sampled(Schedule(), 50_000)
+
+    def may(after: int, before: int) -> bool:
+        return (after - before) * (16 if after <= YOUNG else 128) >= after
+
+    for before, after in zip(at[DENSE - 1 :], at[DENSE:], strict=False):
+        assert may(after, before)
+        assert not may(after - 1, before), "it could have come earlier"
+
+
+def test_a_million_updates_take_about_950_samples() -> None:
+    at = sampled(Schedule(), 1_000_000)
+    assert 900 <= len(at) <= 1000
+    of_decade = [sum(10**d < update <= 10 ** (d + 1) for update in at) for d in (3, 4, 5)]
+    assert max(of_decade) - min(of_decade) <= 15, "log-uniform: each decade gets as many"
+
+
+@pytest.mark.parametrize("overhead", [0.01, 0.05])
+@pytest.mark.parametrize("cost_in_steps", [0.5, 2.0, 6.0])
+def test_the_budget_holds_in_the_long_run(overhead: float, cost_in_steps: float) -> None:
+    schedule, cost = Schedule(overhead), cost_in_steps * STEP_S
+    sampled(schedule, 20_000, sample_s=cost)
+    spent = schedule.billed_s / (20_000 * STEP_S + schedule.billed_s)
+    young = YOUNG_SHARE * YOUNG * STEP_S  # what youth may have left behind
+    assert spent <= max(overhead, young / (20_000 * STEP_S)) + cost / (20_000 * STEP_S)
+    assert schedule.samples > 10
+
+
+def test_in_youth_a_tenth_may_be_spent_and_no_more() -> None:
+    schedule = Schedule()
+    sampled(schedule, YOUNG, sample_s=2 * STEP_S)
+    spent = schedule.billed_s / (YOUNG * STEP_S)
+    assert 0.02 < spent <= YOUNG_SHARE + 0.005
+
+
+def test_thirty_microseconds_an_update_are_free_in_any_case() -> None:
+    tiny = FLOOR_S / 4  # an update so short that 1 % of it is nothing
+    schedule = Schedule()
+    at = sampled(schedule, 50_000, step_s=tiny, sample_s=50 * FLOOR_S)
+    assert len(at) > 300
+    assert schedule.billed_s > 0.01 * 50_000 * tiny
+    assert schedule.billed_s <= FLOOR_S * 50_000 + 50 * FLOOR_S
+
+
+def test_further_work_must_fit_the_bill() -> None:
+    schedule = Schedule(0.01, billed_s=1.0)
+    assert schedule.may_spend(elapsed_s=100.0)
+    assert not schedule.may_spend(elapsed_s=99.0)
+
+
+def test_an_interval_fixes_the_samples_whatever_they_cost() -> None:
+    schedule = Schedule(interval=7)
+    assert sampled(schedule, 30, sample_s=1e9, alarm=True) == [1, 8, 15, 22, 29]
+    assert sampled(Schedule(interval=1), 5, sample_s=1e9) == [1, 2, 3, 4, 5]
+
+
+def test_an_alarm_samples_the_next_two_updates_whatever_the_bill() -> None:
+    schedule = Schedule()
+    sampled(schedule, 2000)
+    schedule.billed_s = 1e9
+    assert sampled(schedule, 50, age=2000) == []
+    schedule.alarm()
+    assert sampled(schedule, 50, age=2050) == [2051, 2052]
+    assert BURST == 2
+
+
+def test_endless_alarms_do_not_sample_for_ever() -> None:
+    schedule = Schedule()
+    sampled(schedule, 2000)
+    regular = schedule.samples
+    schedule.billed_s = 1e9
+    sampled(schedule, 5000, age=2000, alarm=True)
+    assert schedule.samples - regular == BURST, "a burst is no reason for the next"
+
+
+def test_there_is_one_burst_in_64_samples() -> None:
+    schedule = Schedule()
+    sampled(schedule, 300)
+    bursts = 0
+    for update in range(301, 40_000):
+        before = schedule._burst
+        schedule.alarm()
+        bursts += schedule._burst > before
+        schedule.due(update * STEP_S)
+    assert bursts >= 3
+    assert bursts <= 1 + schedule.samples // BURST_REST
+
+
+def test_counts_are_the_samples_taken() -> None:
+    schedule = Schedule()
+    assert len(sampled(schedule, 500)) == schedule.samples

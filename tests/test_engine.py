@@ -1,0 +1,238 @@
+"""The engine: what becomes of each rule, and which finding can be the cause of which."""
+
+from collections.abc import Callable
+from itertools import permutations
+
+import numpy as np
+import pytest
+from made_up import RUN, causes_of, finding, rule, static
+
+from optdoctor.engine import LEAST_LOSSES, diagnose, examine
+from optdoctor.findings import (
+    Abstain,
+    Differential,
+    Evidence,
+    Finding,
+    Severity,
+    Status,
+    Treatment,
+    Verdict,
+)
+from optdoctor.rule import Limits
+from optdoctor.rules import RULES
+from optdoctor.settings import Settings, SettingsError
+from optdoctor.synthetic import make_trace, small_gpt
+from optdoctor.trace import Trace
+
+NOTE, WARN, CRITICAL = Severity.NOTE, Severity.WARN, Severity.CRITICAL
+
+
+# Outcomes
+
+
+def test_a_rule_that_finds_something_signs_it() -> None:
+    outcome = examine(rule("illness", finding(3, 9), stage="stable"), RUN)
+    assert outcome.status is Status.FOUND
+    assert [(f.rule, f.stage, f.steps) for f in outcome.findings] == [("illness", "stable", (3, 9))]
+
+
+def test_a_rule_that_finds_nothing_is_clear_and_says_what_it_lacked() -> None:
+    outcome = examine(rule(uses=("lr", "loss", "eps")), RUN)
+    assert (outcome.status, outcome.without) == (Status.CLEAR, ("lr", "eps"))
+
+
+def test_a_rule_may_abstain() -> None:
+    outcome = examine(rule(check=lambda trace, limits: Abstain("too noisy")), RUN)
+    assert (outcome.status, outcome.reason) == (Status.ABSTAINED, "too noisy")
+
+
+def test_too_few_rows_make_it_abstain_before_it_is_asked() -> None:
+    short = make_trace(loss=[1.0] * 400, lr=[0.1] * 11)
+    needy = rule("illness", finding(1), needs=("loss", "lr"), limits=Limits(rows=12))
+    assert examine(needy, short).reason == "11 rows of lr, needs 12"
+    assert examine(needy, short).status is Status.ABSTAINED
+    enough = make_trace(loss=[1.0] * 400, lr=[0.1] * 12)
+    assert examine(needy, enough).status is Status.FOUND
+
+
+@pytest.mark.parametrize(
+    ("needs", "missing"),
+    [
+        (("loss", "lr"), ("lr",)),
+        (("loss|lr",), ()),
+        (("lr|loss",), ()),
+        (("lr|eps", "loss"), ("lr|eps",)),
+        (("lr", "eps"), ("lr", "eps")),
+    ],
+)
+def test_a_rule_is_skipped_for_want_of_a_channel(
+    needs: tuple[str, ...], missing: tuple[str, ...]
+) -> None:
+    outcome = examine(rule("illness", finding(1), needs=needs, uses=("loss",)), RUN)
+    assert outcome.missing == missing
+    assert outcome.status is (Status.SKIPPED if missing else Status.FOUND)
+
+
+def test_a_fact_that_is_not_known_is_missing() -> None:
+    trace = make_trace(loss=[1.0], eps=None)
+    assert examine(rule(needs=("eps",)), trace).missing == ("eps",)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda trace: trace.series["lr"],
+        lambda trace: trace.series.get("lr"),
+        lambda trace: "lr" in trace.series,
+        lambda trace: trace.facts["eps"],
+        lambda trace: trace.facts.get("eps"),
+        lambda trace: trace.has("eps"),
+    ],
+)
+def test_reading_an_undeclared_channel_is_a_crash_whether_it_was_measured_or_not(
+    read: Callable[[Trace], object],
+) -> None:
+    for trace in (RUN, make_trace(loss=[1.0], lr=[0.1], eps=1e-8)):
+        outcome = examine(rule(check=lambda trace, limits: [read(trace)]), trace)
+        assert outcome.status is Status.CRASHED
+        assert "Undeclared" in (outcome.reason or "")
+
+
+def test_undeclared_channels_are_not_listed() -> None:
+    seen: list[str] = []
+    trace = make_trace(loss=[1.0], lr=[0.1], eps=1e-8)
+    examine(rule(check=lambda trace, limits: seen.extend([*trace.series, *trace.facts])), trace)
+    assert seen == ["loss"]
+
+
+def test_a_crash_is_an_outcome_with_its_traceback_and_short_paths() -> None:
+    def check(trace: Trace, limits: Limits) -> list[Finding]:
+        raise ZeroDivisionError("by zero rows")
+
+    reason = examine(rule(check=check), RUN).reason or ""
+    assert "ZeroDivisionError: by zero rows" in reason
+    assert 'File "optdoctor/engine.py"' in reason
+    assert 'File "tests/test_engine.py"' in reason
+    assert 'File "/' not in reason
+
+
+def test_a_crash_does_not_keep_other_rules_from_their_work() -> None:
+    broken = rule("broken", check=lambda trace, limits: 1 / 0)
+    diagnosis = diagnose(RUN, [broken, rule("illness", finding(1))])
+    assert list(diagnosis.with_status(Status.CRASHED)) == ["broken"]
+    assert [f.rule for f in diagnosis.findings] == ["illness"]
+
+
+GOOD = {"eps": (1e-8, 1e-4), "tensor_lr:h.3": (1e-3, 1e-4)}
+NO_FINDINGS = [
+    finding(0, 3),
+    finding(1, 401),
+    finding(5, 4),
+    finding(0, 0),
+    finding(1, evidence=()),
+    finding(1, evidence=(Evidence("lr", "x", 1, 1, "1"),)),
+    finding(1, evidence=(Evidence("loss", "x", np.nan, 1, "1"),)),
+    finding(1, evidence=(Evidence("loss", "x", 1, np.inf, "1"),)),
+    finding(1, tensors=("h.9",)),
+    *(
+        finding(1, treatments=(Treatment("Turn it", changes),))
+        for changes in (
+            {"eps": (1e-8, 1e-8)},
+            {"eps": (1e-8, np.inf)},
+            {"eps": (np.nan, 1e-4)},
+            {"epsilon": (1e-8, 1e-4)},
+            {"loss": (1.0, 2.0)},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("bad", NO_FINDINGS, ids=range(len(NO_FINDINGS)))
+def test_a_finding_that_no_report_may_show_is_a_crash(bad: Finding) -> None:
+    assert examine(rule("illness", finding(1), bad), RUN).status is Status.CRASHED
+
+
+def test_a_sound_finding_is_no_crash() -> None:
+    trace = make_trace(loss=[1.0, 2.0], tensors=small_gpt())
+    sound = finding(1, 2, tensors=("wte.weight",), treatments=(Treatment("Turn it", GOOD),))
+    assert examine(rule("illness", sound), trace).status is Status.FOUND
+
+
+# Verdict
+
+
+@pytest.mark.parametrize("severity", [WARN, CRITICAL])
+def test_a_grave_finding_makes_a_run_sick(severity: Severity) -> None:
+    diagnosis = diagnose(RUN, [rule("illness", finding(1, severity=severity))])
+    assert (diagnosis.verdict, diagnosis.worst) == (Verdict.SICK, severity)
+    assert diagnosis.reason is None
+
+
+def test_a_note_leaves_a_run_healthy() -> None:
+    diagnosis = diagnose(RUN, [rule("illness", finding(1, severity=NOTE))])
+    assert (diagnosis.verdict, diagnosis.worst) == (Verdict.HEALTHY, NOTE)
+
+
+def test_a_static_finding_beats_unknown() -> None:
+    found = finding(0, evidence=(Evidence("eps", "x", 0.0, 1.0, "1"),))
+    diagnosis = diagnose(make_trace(eps=1e-8), [static("illness", found, needs=("eps",))])
+    assert diagnosis.verdict is Verdict.SICK
+
+
+@pytest.mark.parametrize("kind", ["reward", "adversarial", "diffusion", "unknown"])
+def test_a_loss_that_need_not_fall_proves_no_health(kind: str) -> None:
+    diagnosis = diagnose(make_trace(loss=[1.0] * 400, loss_kind=kind), [rule()])
+    assert diagnosis.verdict is Verdict.UNKNOWN
+    assert kind in (diagnosis.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("loss", "verdict", "reason"),
+    [
+        ([1.0] * LEAST_LOSSES, Verdict.HEALTHY, None),
+        ([1.0] * 29, Verdict.UNKNOWN, "29 finite losses, needs 30"),
+        ([1.0] * 29 + [np.nan] * 90, Verdict.UNKNOWN, "29 finite losses, needs 30"),
+        ([1.0] * 30 + [np.nan] * 90, Verdict.HEALTHY, None),
+    ],
+)
+def test_thirty_finite_losses_are_needed_for_health(
+    loss: list[float], verdict: Verdict, reason: str | None
+) -> None:
+    diagnosis = diagnose(make_trace(loss=loss, loss_kind="falling"), [rule()])
+    assert (diagnosis.verdict, diagnosis.reason) == (verdict, reason)
+
+
+def test_no_loss_is_unknown() -> None:
+    diagnosis = diagnose(make_trace(lr=[0.1] * 99), [rule()])
+    assert (diagnosis.verdict, diagnosis.reason) == (Verdict.UNKNOWN, "no loss was recorded")
+
+
+# Settings and order
+
+
+def test_settings_choose_the_rules() -> None:
+    one, other = rule("one", finding(1), explains=("other",)), rule("other", finding(2))
+    diagnosis = diagnose(RUN, [one, other], Settings(ignore=("one",)))
+    assert list(diagnosis.outcomes) == ["other"]
+    assert causes_of(diagnosis, "other") == Differential()
+    with pytest.raises(SettingsError, match="third"):
+        diagnose(RUN, [one, other], Settings(select=("third",)))
+
+
+def test_findings_stand_in_total_order_whatever_the_order_of_rules() -> None:
+    rules = [
+        rule("b", finding(5), finding(2, severity=CRITICAL)),
+        rule("a", finding(5), finding(1, severity=NOTE)),
+        rule("c", finding(4, 9), finding(4, 8)),
+    ]
+    expected = [("b", 2, 2), ("c", 4, 8), ("c", 4, 9), ("a", 5, 5), ("b", 5, 5), ("a", 1, 1)]
+    for order in permutations(rules):
+        diagnosis = diagnose(RUN, order)
+        assert [(f.rule, *f.steps) for f in diagnosis.findings] == expected
+        outcome = diagnosis.outcomes["b"]
+        assert [f.steps for f in outcome.findings] == [(2, 2), (5, 5)]
+
+
+def test_the_registry_diagnoses_the_same_run_the_same_way() -> None:
+    for registered in RULES:
+        assert diagnose(registered.sick()) == diagnose(registered.sick())

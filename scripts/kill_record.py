@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +21,14 @@ import numpy as np
 import optdoctor
 from optdoctor.live.journal import Journal
 from optdoctor.reader import Unreadable
+from optdoctor.readers.run_record import load, replay
 from optdoctor.sinks.record import FLUSH_ROWS
-from optdoctor.trace import Event, TensorInfo
+from optdoctor.trace import Event, Recorder, TensorInfo, Trace
 
 LIVES = 5
 """Lives of the writer in one folder."""
 CHANNELS = ("grad_rms", "update_rms")
-TENSORS = tuple(TensorInfo(f"h.{i}.weight", (i + 1,)) for i in range(40))
+TENSORS = tuple(TensorInfo(f"h.{i}.weight", (i + 1,), order=i) for i in range(40))
 SAMPLE_EVERY, EVENT_EVERY, SEGMENT_EVERY = 3, 50, 200
 LONGEST_LIFE_S = 0.25
 
@@ -43,15 +44,17 @@ def tensor_row(step: int) -> np.ndarray:
 
 
 def write(folder: Path, progress: Path) -> None:
-    """Writes rows until it is killed; `progress` holds the last step begun and the last done."""
-    steps = np.memmap(progress, np.int64, "r+", shape=(2,))
+    """Writes rows until it is killed; `progress`: its first step, the last begun, the last done."""
+    steps = np.memmap(progress, np.int64, "r+", shape=(3,))
     journal = Journal(folder, CHANNELS)
     journal.open({"framework": "torch"}, resumed=True, first_step=None)
     step = journal.last_step
+    steps[0] = step + 1
     journal.retrack(TENSORS, step + 1)
+    journal.event(Event(step + 1, "resume"))
     while journal.failure is None:
         step += 1
-        steps[0] = step
+        steps[1] = step
         journal.row(step, {"loss": float(loss(np.array(step))), "lr": 1 / step})
         if step % SAMPLE_EVERY == 0:
             row = tensor_row(step)
@@ -60,7 +63,7 @@ def write(folder: Path, progress: Path) -> None:
             journal.event(Event(step, "checkpoint", str(step)))
         if step % SEGMENT_EVERY == 0:
             journal.retrack(TENSORS, step + 1)
-        steps[1] = step
+        steps[2] = step
     raise journal.failure
 
 
@@ -71,7 +74,7 @@ def lives(kills: int, seed: int = 0) -> Iterator[tuple[int, list[str]]]:
         for kill in range(kills):
             folder = Path(root) / str(kill // LIVES)
             progress = Path(root) / f"progress-{kill}"
-            np.zeros(2, np.int64).tofile(progress)
+            np.zeros(3, np.int64).tofile(progress)
             yield one_life(folder, progress, LONGEST_LIFE_S * moments.random())
 
 
@@ -87,43 +90,58 @@ def one_life(folder: Path, progress: Path, life_s: float) -> tuple[int, list[str
     _, said = writer.communicate()
     if writer.returncode != -signal.SIGKILL:
         return 0, [f"the writer ended by itself: {said.decode()}"]
-    begun, done = np.fromfile(progress, np.int64).tolist()
-    return examine(folder, begun, done)
+    return examine(folder, *np.fromfile(progress, np.int64).tolist())
 
 
-def examine(folder: Path, begun: int, done: int) -> tuple[int, list[str]]:
+def examine(folder: Path, first: int, begun: int, done: int) -> tuple[int, list[str]]:
     """(rows read, what is wrong) of a record whose writer began and finished these steps."""
     try:
-        trace = optdoctor.read(folder)
+        record = load(folder)
     except Unreadable as error:
-        return 0, [] if begun == 0 and not (folder / "run.json").exists() else [str(error)]
-    wrong = []
-    read = trace.series["loss"] if "loss" in trace.series else None
-    num_rows = 0 if read is None else len(read.steps)
-    if read is not None:
-        if not np.array_equal(read.steps, np.arange(1, num_rows + 1)):
-            wrong.append("steps are not 1, 2, 3, ...")
-        elif not np.array_equal(read.values, loss(read.steps), equal_nan=True):
-            wrong.append("a loss is not the one that was written")
-        elif not np.array_equal(trace.series["lr"].values, 1 / read.steps):
-            wrong.append("a rate is not the one that was written")
-    # A writer that was killed before its first row has not said how far its predecessors came.
-    if begun and not done - FLUSH_ROWS < num_rows <= begun:
-        wrong.append(f"{num_rows} rows of {done} written and {begun} begun")
-    samples = trace.series.get("grad_rms")
-    if samples is not None:
-        due = (done // SAMPLE_EVERY - FLUSH_ROWS) if begun else 0
-        if samples.rows < due:
-            wrong.append(f"{samples.rows} samples, {due} must be there")
-        for step, row in zip(samples.steps.tolist(), samples.values, strict=True):
-            if step % SAMPLE_EVERY or not np.array_equal(row, tensor_row(step)):
-                wrong.append(f"the sample of step {step} is not the one that was written")
-    if trace.tensors != tuple(t for t in trace.tensors if t.name.startswith("h.")):
+        return 0, [] if not begun and not (folder / "run.json").exists() else [str(error)]
+    recorder = Recorder((), **{**record.capacities, "tensor_capacity": 1 << 20})
+    replay(folder, record, recorder)
+    trace, wrong = recorder.trace(record.facts, record.events), []
+    steps, losses = rows_of(trace, "loss")
+    starts = [event.step for event in trace.events if event.kind == "resume"]
+    for step in sorted(set(range(1, int(steps.max(initial=0)))) - set(steps.tolist())):
+        if not any(start - FLUSH_ROWS < step < start for start in starts):
+            wrong.append(f"step {step} is missing, and no writer was killed there")
+    if not np.array_equal(losses, loss(steps), equal_nan=True):
+        wrong.append("a loss is not the one that was written")
+    if not np.array_equal(rows_of(trace, "lr")[1], 1 / steps):
+        wrong.append("a rate is not the one that was written")
+    sampled, rows = rows_of(trace, "grad_rms")
+    for step, row in zip(sampled.tolist(), rows, strict=True):
+        if step % SAMPLE_EVERY or not np.array_equal(row, tensor_row(step)):
+            wrong.append(f"the sample of step {step} is not the one that was written")
+    if begun:  # else it was killed before it could say where it begins
+        due = range(first, begun + 1)
+        wrong += of_this_life("rows", steps, due)
+        wrong += of_this_life("samples", sampled, [s for s in due if s % SAMPLE_EVERY == 0])
+    if record.tensors != TENSORS[: len(record.tensors)]:
         wrong.append("foreign tensors")
-    checkpoints = [int(e.text) for e in trace.events if e.kind == "checkpoint"]
+    checkpoints = [int(event.text) for event in trace.events if event.kind == "checkpoint"]
     if any(step % EVENT_EVERY for step in checkpoints):
         wrong.append("an event is not one that was written")
-    return num_rows, wrong
+    if rows_of(optdoctor.read(folder), "loss")[0][-1:].tolist() != steps[-1:].tolist():
+        wrong.append("the trace ends elsewhere than its record")
+    return len(steps), wrong
+
+
+def of_this_life(what: str, steps: np.ndarray, due: Sequence[int]) -> list[str]:
+    """What is wrong unless the steps are the first of those due, at most one batch short."""
+    found = [step for step in steps.tolist() if due and step >= due[0]]
+    whole = len(due) - 1 - len(found) < FLUSH_ROWS
+    return (
+        [] if found == list(due[: len(found)]) and whole else [f"{len(found)} of {len(due)} {what}"]
+    )
+
+
+def rows_of(trace: Trace, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Steps and values of a channel, empty if it has none."""
+    series = trace.series.get(name)
+    return (np.empty(0, int), np.empty(0)) if series is None else (series.steps, series.values)
 
 
 def main() -> int:

@@ -1,6 +1,7 @@
 """What is known of one run: in memory as a recorder, on disk as a record, always the same."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,6 +74,8 @@ class Journal:
     def row(self, step: int, values: Mapping[str, float]) -> None:
         """Adds step channels of one update; of several numbers for one step the first counts."""
         values = {name: v for name, v in values.items() if self._newest.get(name, -1) < step}
+        if not values:
+            return
         self._newest |= dict.fromkeys(values, step)
         self._recorder.add(Vitals(step, values))
         self.last_step = max(self.last_step, step)
@@ -135,7 +138,9 @@ class Journal:
         try:
             action(self._writer)
         except Exception as error:  # a full disk ends the record, not what is known in memory
-            self._writer, self.failure = None, error
+            writer, self._writer, self.failure = self._writer, None, error
+            with suppress(Exception):
+                writer.close()
 
 
 def _load(folder: Path) -> Record | None:

@@ -85,20 +85,20 @@ def load(folder: Path) -> Record:
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise Unreadable(f"{RUN} is not of schema {SCHEMA}", remedy)
     try:
-        tensors = tuple(_tensor(row) for row in document["tensors"])
-        segments = tuple(_segment(row, len(tensors)) for row in document["segments"])
-        if any(b.number <= a.number for a, b in pairwise(segments)):
-            raise ValueError("segments out of order")
         capacities = {
             name: _whole(document["capacities"][name], 2, MAX_CAPACITY)
             for name in Recorder().capacities
         }
+        kept_rows = capacities["tensor_capacity"] + capacities["recent"]
+        if len(document["tensors"]) > MAX_CELLS // kept_rows:
+            raise ValueError("more tensors than are read")
+        tensors = tuple(_tensor(row) for row in document["tensors"])
+        segments = tuple(_segment(row, len(tensors)) for row in document["segments"])
+        if any(b.number <= a.number for a, b in pairwise(segments)):
+            raise ValueError("segments out of order")
         facts = {k: v for k, v in document["facts"].items() if _is_fact(k, v)}
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise Unreadable(f"{RUN} lacks or garbles a part ({error})", remedy) from error
-    kept_rows = capacities["tensor_capacity"] + capacities["recent"]
-    if len(tensors) * kept_rows > MAX_CELLS:
-        raise Unreadable(f"{len(tensors):,} tensors are more than are read", remedy)
     events = tuple(settled(_events(folder / EVENTS)))
     return Record(facts, tensors, segments, events, capacities)
 
@@ -189,7 +189,7 @@ def _batches(path: Path) -> Iterator[tuple[NDArray[np.int64], Columns]]:
                 if steps is None or steps.dtype != np.int64:
                     return
                 yield steps, columns
-    except (OSError, pa.ArrowException):  # torn, empty or foreign
+    except (OSError, ValueError, pa.ArrowException):  # torn, empty or foreign
         return
 
 
@@ -231,7 +231,8 @@ def json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     """The objects of a JSON-lines file; a torn or foreign line is left out."""
     try:
         with path.open("rb") as file:
-            lines = file.read(MAX_BYTES).decode("utf-8", "replace").splitlines()
+            size_bytes = min(path.stat().st_size, MAX_BYTES)
+            lines = file.read(size_bytes).decode("utf-8", "replace").splitlines()
     except OSError:
         return
     for line in lines:

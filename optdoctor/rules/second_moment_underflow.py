@@ -72,7 +72,8 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     if step <= limits.harmless_step:
         return []
     zero = trace.series["moment2_zero"]
-    share = _share(trace)  # [T]
+    zeroed, measured = _counts(trace)
+    share = zeroed / np.maximum(measured, 1)  # [T]
     sick = share > limits.share
     if not sick.any():
         return []
@@ -81,7 +82,6 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     worst = int(np.nanargmax(np.where(sick, share, -1)))
     by_tensor = np.asarray(zero.values[first], np.float64)
     bounded = step <= limits.bounded_step
-    total = int(trace.num_elements.sum())
     what = f"entries of {state_dtype} second moment zero, first moment not, at step"
     evidence = [
         _percent(f"{what} {zero.steps[first]}", share[first], limits),
@@ -93,7 +93,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
         Finding(
             severity=Severity.NOTE if bounded else Severity.CRITICAL,
             summary=(
-                f"{round(share[first] * total):,} of {total:,} second-moment entries are zero in"
+                f"{round(zeroed[first]):,} of {measured[first]:,} second-moment entries are zero in"
                 f" {state_dtype} while the first moment is not:"
                 f" {share[first] * 100:.3g} % (limit {limits.share * 100:.2g} %)."
             ),
@@ -125,13 +125,12 @@ def _largest_gradient(state_dtype: str, beta2: float) -> float:
     return math.sqrt(FORMATS[state_dtype].smallest / 2 / (1 - beta2))
 
 
-def _share(trace: Trace) -> NDArray[np.float64]:
-    """[T]: share of all measured entries, tensors weighed by their elements."""
+def _counts(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """[T] each: elements that are zeroed, and elements measured, at each sample."""
     values = np.asarray(trace.series["moment2_zero"].values, np.float64)  # [T, P]
-    weight = np.where(np.isfinite(values), trace.num_elements, 0)
-    zeroed = np.where(np.isfinite(values), values * trace.num_elements, 0).sum(axis=1)
-    share: NDArray[np.float64] = zeroed / np.maximum(weight.sum(axis=1), 1)
-    return share
+    finite = np.isfinite(values)
+    zeroed = np.where(finite, values * trace.num_elements, 0).sum(axis=1)
+    return zeroed, np.where(finite, trace.num_elements, 0).sum(axis=1)
 
 
 def _treatments(

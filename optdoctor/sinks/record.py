@@ -9,6 +9,7 @@ import os
 import platform
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -91,11 +92,11 @@ class RecordWriter:
 
     def row(self, step: int, values: Mapping[str, float]) -> None:
         """Adds the step channels of one update."""
-        self._streams[Axis.STEP].add(step, values)
+        self._add(Axis.STEP, step, values)
 
     def sample(self, step: int, tensors: Mapping[str, NDArray[np.float32]]) -> None:
         """Adds the tensor channels of one sampled update, rows as wide as the segment's columns."""
-        self._streams[Axis.TENSOR].add(step, tensors)
+        self._add(Axis.TENSOR, step, tensors)
 
     def events(self, events: Iterable[Event]) -> None:
         """Appends to events.jsonl."""
@@ -124,10 +125,17 @@ class RecordWriter:
         """Ends the streams."""
         self._end_streams()
 
+    def _add(self, axis: Axis, step: int, values: Mapping[str, Any]) -> None:
+        self._streams[axis].add(step, values)
+        now = time.monotonic()
+        for stream in self._streams.values():  # a sample must not wait for the next one
+            stream.flush_if_due(now)
+
     def _end_streams(self) -> None:
-        for stream in self._streams.values():
-            stream.close()
-        self._streams = {}
+        with ExitStack() as ending:  # each is ended, also after one that fails
+            for stream in self._streams.values():
+                ending.callback(stream.close)
+            self._streams = {}
 
     def _append(self, name: str, rows: list[dict[str, Any]]) -> None:
         if rows:
@@ -151,8 +159,9 @@ class _Stream:
 
     def add(self, step: int, values: Mapping[str, Any]) -> None:
         self._waiting.append((step, values))
-        due = time.monotonic() - self._flushed > FLUSH_S
-        if len(self._waiting) >= FLUSH_ROWS or due:
+
+    def flush_if_due(self, now: float) -> None:
+        if len(self._waiting) >= FLUSH_ROWS or now - self._flushed > FLUSH_S:
             self.flush()
 
     def flush(self) -> None:
@@ -162,9 +171,11 @@ class _Stream:
         self._flushed = time.monotonic()
 
     def close(self) -> None:
-        self.flush()
-        self._writer.close()
-        self._file.close()
+        try:
+            self.flush()
+            self._writer.close()
+        finally:
+            self._file.close()
 
     def _write(self, rows: list[tuple[int, Mapping[str, Any]]]) -> None:
         steps = np.array([step for step, _ in rows], np.int64)

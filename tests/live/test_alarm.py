@@ -46,6 +46,7 @@ def test_a_near_loss_does_not() -> None:
 def test_few_losses_are_no_basis() -> None:
     assert heard([*noise(LEAST - 1), 1e6]) == []
     assert heard([*noise(LEAST), 1e6]) == [LEAST]
+    assert (LEAST, WINDOW, MADS) == (16, 64, 8)
 
 
 def test_a_constant_loss_gives_no_measure_of_distance() -> None:

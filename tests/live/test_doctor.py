@@ -395,6 +395,22 @@ def test_a_new_process_does_not_tell_again_what_the_old_one_told(tmp_path: Path)
     assert [what for _, what, rule in told(tmp_path) if rule == UNDERFLOW] == ["appeared"]
 
 
+def test_a_finding_of_a_branch_that_was_left_has_ended(tmp_path: Path) -> None:
+    model = net()
+    optimizer = adamw(model)
+    with quiet(model, optimizer, tmp_path) as doctor:
+        train(model, optimizer, 3, doctor)
+        load = checkpointed(model, optimizer)
+        doctor.log(loss=math.nan)
+        optimizer.step()
+    assert found(doctor.diagnosis).keys() == {"nan-pulse"}
+    model, optimizer = load()
+    with quiet(model, optimizer, tmp_path) as doctor:
+        train(model, optimizer, 3, doctor)
+    assert found(doctor.diagnosis) == {}
+    assert told(tmp_path) == [(4, "appeared", "nan-pulse"), (3, "ended", "nan-pulse")]
+
+
 # Tensors that change in mid-run
 
 

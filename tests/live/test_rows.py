@@ -162,6 +162,20 @@ def test_losses_on_a_device_wait_for_the_next_sample(monkeypatch: pytest.MonkeyP
     assert on_device == [1] * 8 + [9] * 8 + [17] * 4, "transfers happen at samples only"
 
 
+def test_not_more_than_256_losses_wait_on_their_device() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    doctor = quiet(model, optimizer, interval=10_000)
+    waiting = []
+    for i in range(700):
+        doctor.runs[0].log({"loss": torch.tensor(i / 4)})
+        optimizer.step()
+        waiting.append(i + 1 - len(rows(doctor, "loss")))
+    assert max(waiting) == 255
+    doctor.close()
+    assert len(rows(doctor, "loss")) == 700
+
+
 def test_losses_on_a_device_are_copies() -> None:
     model = net()
     doctor = quiet(model, torch.optim.SGD(model.parameters(), lr=0.1))

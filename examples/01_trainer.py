@@ -33,7 +33,7 @@ def main() -> None:
     trainer = Trainer(
         model=GPT2LMHeadModel(config),
         args=TrainingArguments(
-            output_dir="trainer-output",
+            output_dir="optdoctor-run",
             max_steps=100,
             learning_rate=3e-3,
             logging_steps=25,

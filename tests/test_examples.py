@@ -16,7 +16,7 @@ WORDS = {
     "03_plain_loop.py": [
         "known before step 1: epsilon-below-precision",
         "optdoctor-run/float16: last loss nan, sick",
-        "to change, because of epsilon-below-precision: Keep weights and optimizer state in float32",
+        "to change, because of epsilon-below-precision: Keep weights and optimizer state in",
         "HEALTHY",
         "optdoctor-run/treated: last loss 2.",
     ],

@@ -139,6 +139,13 @@ def test_a_killed_run_goes_on_where_its_record_ends(tmp_path: Path) -> None:
     assert right(again.trace()) == (NUM_ROWS + 10, NUM_ROWS + 10)
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_a_resumed_run_does_not_hold_on_to_its_old_files(record: Path) -> None:
+    journal = begun(record, resumed=True)  # one cut short under our hands would end the process
+    assert str(record) not in Path("/proc/self/maps").read_text()
+    assert right(journal.trace()) == (NUM_ROWS, NUM_ROWS)
+
+
 def test_a_run_killed_before_it_described_its_segment_goes_on(record: Path) -> None:
     for name in ("steps-0002.arrows", "tensors-0002.arrows"):
         (record / name).write_bytes(b"")
@@ -259,6 +266,16 @@ def test_damaged_bytes_never_become_a_traceback(record: Path) -> None:
                 assert name == "run.json"
         (record / name).write_bytes(whole)
     assert right(optdoctor.read(record)) == (NUM_ROWS, NUM_ROWS)
+
+
+def test_no_single_byte_makes_a_batch_hold_more_than_it_has(tmp_path: Path) -> None:
+    path = write(tmp_path / "run", FLUSH_ROWS) / "tensors-0001.arrows"
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        path.write_bytes(whole[:position] + b"\xff" + whole[position + 1 :])
+        optdoctor.read(tmp_path / "run")
+    path.write_bytes(whole)
+    assert right(optdoctor.read(tmp_path / "run")) == (FLUSH_ROWS, FLUSH_ROWS)
 
 
 # foreign

@@ -160,7 +160,6 @@ class OptDoctorCallback(TrainerCallback):
             self._compare(window, row["loss"], args, state.global_step)
             if self._own_losses:
                 del row["loss"]
-        row.pop("lr", None)  # the hook reads the rate that the update used
         if row:
             self.doctor.runs[0].log_at(state.global_step + self._ahead, row)
 
@@ -247,7 +246,10 @@ def _tap(listener: Callable[[Accelerator, Any], None]) -> Callable[[], None]:
 
 
 def _channel(key: str) -> str:
-    """The channel of a key of the Trainer's log, "" for what is no measurement."""
+    """The channel of a key of the Trainer's log, "" for what is no measurement.
+
+    Nor is the learning rate: the hook reads the one that the update used.
+    """
     names = {"loss": "loss", "grad_norm": "grad_norm", "eval_loss": "eval_loss", "epoch": "epoch"}
     if key in names:
         return names[key]

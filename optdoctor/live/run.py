@@ -26,6 +26,7 @@ from optdoctor.live.tensors import (
     signature,
     steps_in_state,
     track,
+    trained,
 )
 from optdoctor.optimizers import innermost, probe_of
 from optdoctor.readers.run_record import FINDINGS, json_rows
@@ -203,7 +204,7 @@ class Run:
             self.journal.learn(facts)
             self._schedule.alarm()
         self._tracked, self._main_group = tracked, main_group(tracked.tensors)
-        self._num_trained = num_trained(self.optimizer)
+        self._trained = trained(self.optimizer)
         self._signature = signature(tracked, self.optimizer, self._probe)
         self._collector = Collector(self.optimizer, self._probe, tracked)
 
@@ -215,7 +216,8 @@ class Run:
             self._due = self._schedule.due(self._elapsed) and not self._skips
             if self._collector is None:
                 return
-            if num_trained(optimizer) != self._num_trained:
+            changed = num_trained(optimizer) != len(self._trained)
+            if changed or (self._due and trained(optimizer) != self._trained):
                 self._retrack()
             if self._due and self._collector is not None:
                 self._collector.before()

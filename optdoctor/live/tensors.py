@@ -134,6 +134,11 @@ def num_trained(optimizer: Optimizer) -> int:
     return sum(len(group["params"]) for group in optimizer.param_groups)
 
 
+def trained(optimizer: Optimizer) -> list[int]:
+    """Which tensors are in all groups, by identity."""
+    return [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def steps_in_state(optimizer: Optimizer, probe: Probe) -> int | None:
     """Updates that the optimizer's state has seen; 0 where it does not count, None if none.
 

@@ -144,9 +144,8 @@ def replay(folder: Path, record: Record, recorder: Recorder, before: int | None 
                 if not last < step < stop:
                     continue
                 last = step
-                # A copy: the recorder must not hold on to the file.
                 tensors = {
-                    name: scatter(values[row].copy(), segment.columns, width)
+                    name: scatter(values[row], segment.columns, width)
                     for name, (valid, values) in rows.items()
                     if valid[row]
                 }

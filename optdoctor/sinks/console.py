@@ -8,7 +8,6 @@ from optdoctor.report import text
 from optdoctor.sinks import Place, Sink
 from optdoctor.trace import Trace
 
-
 WIDTH, INDENT = 80, " " * 11
 
 

@@ -445,6 +445,36 @@ def test_new_parameters_in_mid_run_begin_a_segment_and_the_old_rows_stay(tmp_pat
     assert len(list(tmp_path.glob("tensors-*.arrows"))) == 3
 
 
+def test_new_parameters_are_noticed_between_two_samples() -> None:
+    model = net()
+    optimizer = AdamW(model.head.parameters(), lr=1e-2)
+    doctor = quiet(model, optimizer, interval=100)
+    train(model, optimizer, 5, doctor)
+    optimizer.add_param_group({"params": model.norm.parameters()})
+    train(model, optimizer, 5, doctor)
+    doctor.close()
+    (change,) = [e for e in doctor.runs[0].trace.events if e.kind == "tensors-changed"]
+    assert change.step == 6
+    assert list(rows(doctor, "update_rms")) == [1]
+
+
+def test_parameters_exchanged_in_mid_run_are_followed(tmp_path: Path) -> None:
+    model = net()
+    optimizer = adamw(model)
+    doctor = quiet(model, optimizer, tmp_path)
+    train(model, optimizer, 2, doctor)
+    model.head.weight = nn.Parameter(model.head.weight.detach().clone())
+    optimizer.param_groups[0]["params"] = list(model.parameters())
+    train(model, optimizer, 2, doctor)
+    doctor.close()
+    assert failures(doctor) == []
+    assert [e.step for e in doctor.runs[0].trace.events if e.kind == "tensors-changed"] == [3]
+    head = [t.name for t in doctor.runs[0].trace.tensors].index("head.weight")
+    moved = [row[head] for row in rows(doctor, "update_rms").values()]
+    assert len(moved) == 4
+    assert min(moved) > 0, "the old tensor stands still"
+
+
 def test_a_cast_in_mid_run_is_an_event_and_keeps_the_rows(tmp_path: Path) -> None:
     model = net()
     optimizer = SGD(model.parameters(), lr=1e-2)

@@ -70,7 +70,7 @@ class Rule:
 
     @property
     def static(self) -> bool:
-        """Whether it decides by construction, before step 1: no needed channel varies over steps."""
+        """Whether it decides before step 1: no needed channel varies over steps."""
         return all(channel(name).axis is Axis.RUN for names in self.needed for name in names)
 
     def needed_series(self, trace: Trace) -> list[str]:

@@ -19,10 +19,11 @@ from torch.optim import AdamW
 import optdoctor
 from optdoctor import readers
 from optdoctor.cli import main
-from optdoctor.findings import Diagnosis, Notice, Status, Verdict
+from optdoctor.findings import Diagnosis, Evidence, Finding, Notice, Severity, Status, Verdict
 from optdoctor.live import run as live_run
 from optdoctor.live.collector import Collector
 from optdoctor.live.doctor import Doctor
+from optdoctor.live.examiner import Examiner
 from optdoctor.live.journal import Journal
 from optdoctor.live.schedule import Schedule
 from optdoctor.report import text
@@ -116,13 +117,19 @@ def test_a_rule_that_breaks_is_an_outcome(name: str, monkeypatch: Patch) -> None
 
 
 def test_an_examination_that_breaks_is_told(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(live_run, "examine", breaks(RuntimeError("no examination")))
+    monkeypatch.setattr(Examiner, "sees_news", breaks(RuntimeError("no examination")))
     doctor = survives()
     told_once(doctor, "examination", "no examination")
     assert len(rows(doctor, "loss")) == STEPS
 
 
 # Sinks
+
+NEWS = Notice(
+    1,
+    "appeared",
+    Finding(Severity.NOTE, "1 thing made up.", (1, 1), (Evidence("loss", "it", 1, 0, "rows"),)),
+)
 
 
 class Sick:
@@ -149,8 +156,10 @@ def test_a_sink_that_breaks_is_left_out(at: str, tmp_path: Path) -> None:
     def watched(model: nn.Module, optimizer: Any) -> Doctor:
         doctor = quiet(model, optimizer, tmp_path)
         doctor.runs[0]._sinks.append(sink)
-        doctor.runs[0]._tell([])
-        doctor.runs[0]._tell([])
+        run = doctor.runs[0]
+        run._examiner.examine = lambda trace, step: [NEWS]  # type: ignore[method-assign]
+        run._examine()
+        run._examine()
         return doctor
 
     with_doctor, doctor = trained(watched)

@@ -1,8 +1,8 @@
 """`OptDoctorCallback` for the Hugging Face Trainer: `Trainer(.., callbacks=[OptDoctorCallback()])`.
 
-The loss of each update is the sum over its micro-batches, taken where the Trainer hands them to
-accelerate's `backward`: its log shows a mean over `logging_steps` updates, with NaN replaced. The
-gradient norm before clipping is only in that log, at the steps where it stands.
+The loss of each update is the sum of what the Trainer's `training_step` returns for its
+micro-batches: the log shows a mean over `logging_steps` updates, with NaN replaced. The gradient
+norm before clipping is only in that log, at the steps where it stands.
 """
 
 import math
@@ -14,8 +14,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
-from accelerate import Accelerator
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from optdoctor import settings
 from optdoctor.live.doctor import Doctor, check, start
@@ -118,9 +117,9 @@ class OptDoctorCallback(TrainerCallback):
         self._untap = _tap(self._hear)
 
     @_inert
-    def _hear(self, accelerator: Accelerator, loss: Any) -> None:
-        steps = accelerator.gradient_accumulation_steps
-        self._micro.add(loss / steps if steps > 1 else loss)
+    def _hear(self, trainer: Trainer, loss: Any) -> None:
+        if any(callback is self for callback in trainer.callback_handler.callbacks):
+            self._micro.add(loss)
 
     @_inert
     def on_pre_optimizer_step(
@@ -201,7 +200,7 @@ class OptDoctorCallback(TrainerCallback):
         run, mean = self.doctor.runs[0], f"a mean over {args.logging_steps:g} updates"
         if not window.count:
             self._own_losses = False
-            run.event("fact-changed", f"no loss was seen at its backward pass; the log's is {mean}")
+            run.event("fact-changed", f"no training step told its loss; the log's is {mean}")
             run.learn({"loss_window": args.logging_steps})
             return
         own, size = float(window.total) / window.count, float(window.size) / window.count
@@ -222,26 +221,27 @@ class OptDoctorCallback(TrainerCallback):
             say(message)
 
 
-def _tap(listener: Callable[[Accelerator, Any], None]) -> Callable[[], None]:
-    """Tells the listener each loss that is handed to accelerate; returns how to stop that.
+def _tap(listener: Callable[[Trainer, Any], None]) -> Callable[[], None]:
+    """Tells the listener the loss of each micro-batch of any Trainer; returns how to stop that.
 
-    A callback has no reference to its Trainer. Seen in transformers 5.24 with accelerate 1.15: each
-    micro-batch passes here once, divided by the micro-batches of its update where that is due.
+    A callback has no reference to its Trainer. What `training_step` returns is what the Trainer
+    adds up for its log: seen in transformers 4.46.3 and 5.24.
     """
-    inner, listeners = Accelerator.backward, [listener]
+    inner, listeners = Trainer.training_step, [listener]
 
     @wraps(inner)
-    def backward(self: Accelerator, loss: Any, **kwargs: Any) -> Any:
+    def training_step(self: Trainer, *args: Any, **kwargs: Any) -> Any:
+        loss = inner(self, *args, **kwargs)
         for each in listeners:
             each(self, loss)
-        return inner(self, loss, **kwargs)
+        return loss
 
     def undo() -> None:
         listeners.clear()
-        if Accelerator.backward is backward:
-            Accelerator.backward = inner
+        if Trainer.training_step is training_step:
+            Trainer.training_step = inner  # type: ignore[method-assign]
 
-    Accelerator.backward = backward
+    Trainer.training_step = training_step  # type: ignore[method-assign]
     return undo
 
 

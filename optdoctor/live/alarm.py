@@ -2,10 +2,13 @@
 
 import math
 from collections import deque
+from statistics import median
 
 WINDOW, MADS = 64, 8.0
 """A loss further than so many median deviations from the median of the last so many."""
 LEAST = 16
+RENEW = 8
+"""Losses after which median and deviation are computed anew: at every loss they cost too much."""
 
 
 class LossAlarm:
@@ -13,6 +16,8 @@ class LossAlarm:
 
     def __init__(self) -> None:
         self._window: deque[float] = deque(maxlen=WINDOW)
+        self._low, self._high = -math.inf, math.inf
+        self._age = 0
         self._was_finite = True
 
     def __call__(self, loss: float) -> str | None:
@@ -21,12 +26,15 @@ class LossAlarm:
             first, self._was_finite = self._was_finite, False
             return "loss not finite" if first else None
         self._was_finite = True
-        odd = len(self._window) >= LEAST and self._is_far(loss)
+        odd = not self._low <= loss <= self._high
         self._window.append(loss)
+        self._age += 1
+        if self._age % RENEW == 0 and self._age >= LEAST:
+            self._renew()
         return f"loss {loss:.4g} is far from its last {len(self._window)}" if odd else None
 
-    def _is_far(self, loss: float) -> bool:
-        ordered = sorted(self._window)
-        middle = ordered[len(ordered) // 2]
-        deviation = sorted(abs(x - middle) for x in ordered)[len(ordered) // 2]
-        return abs(loss - middle) > MADS * deviation > 0
+    def _renew(self) -> None:
+        middle = median(self._window)
+        reach = MADS * median(abs(loss - middle) for loss in self._window)
+        if reach > 0:
+            self._low, self._high = middle - reach, middle + reach

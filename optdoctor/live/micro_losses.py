@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class MicroLosses:
-    """Adds up the losses that are differentiated for the update being made."""
+    """Adds up the losses of the micro-batches of the update being made."""
 
     def __init__(self) -> None:
         self._total: Tensor | None = None

@@ -1,21 +1,21 @@
 """One optimizer being watched: its hooks, its rows, its examinations."""
 
-import sys
+import math
 import time
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from optdoctor.engine import diagnose, examine
-from optdoctor.findings import SEVERITIES, Diagnosis, Finding, Notice
+from optdoctor.findings import Diagnosis
 from optdoctor.live.alarm import LossAlarm
-from optdoctor.live.announce import announced_in, notices, ripe
+from optdoctor.live.announce import announced_in
 from optdoctor.live.collector import TENSOR_CHANNELS, Collector
+from optdoctor.live.examiner import Examiner
+from optdoctor.live.guard import Guard
 from optdoctor.live.journal import Journal
 from optdoctor.live.rows import Row, Rows, to_host
 from optdoctor.live.schedule import Schedule
@@ -37,10 +37,8 @@ from optdoctor.trace import Event, EventKind, Fact, Trace
 
 DRAIN = 256
 """Rows that may wait for one transfer from their device."""
-EXAM_ROWS, EXAM_GROWTH = 16, 1.25
-"""Updates until the first examination of all rules, and their growth until the next."""
-AFTERMATH = 8
-"""Updates after an alarm at which all rules look again."""
+MAX_ALARMS = 100
+"""Alarms that are written down."""
 
 
 class Run:
@@ -62,19 +60,17 @@ class Run:
         self._model, self._facts, self._out = model, dict(facts), out
         self._probe = probe_of(self.optimizer)
         self._schedule, self._sinks = schedule, sinks
-        self._rules = {rule.name: rule for rule in settings.chosen(RULES)}
+        self._examiner = Examiner(settings.chosen(RULES))
+        self._guard = Guard(schedule, self._fail)
         self._started = time.perf_counter()
-        self._inside = self._closed = self._due = self._skips = False
+        self._closed = self._due = self._skips = False
         self._failed: set[str] = set()
+        self._num_alarms = 0
         self._loss_alarm = LossAlarm()
         self._waiting: list[Row] = []
-        self._announced: dict[str, Finding] = {}
-        self._exams: dict[str, int] = {}
-        self._next_exam = EXAM_ROWS
         self._collector: Collector | None = None
         self._rows = Rows(0)
         self.journal = Journal(out, TENSOR_CHANNELS)
-        self.diagnosis: Diagnosis = diagnose(Trace(), self._rules.values())
         self._handles: list[Any] = []
         self.keeper: object = None
         """What must live as long as the hooks do."""
@@ -94,6 +90,11 @@ class Run:
     def trace(self) -> Trace:
         """All that is known now."""
         return self.journal.trace()
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """The last one."""
+        return self._examiner.diagnosis
 
     @property
     def cost(self) -> str:
@@ -159,7 +160,7 @@ class Run:
         self._notice_lost_record()
         trace = self.trace
         for sink in list(self._sinks):
-            with self._guard(f"sink {type(sink).__name__}"):
+            with self._guard(_name(sink)):
                 sink.close(self.diagnosis, trace, self.cost)
         self.journal.close()
         self._notice_lost_record()
@@ -181,7 +182,7 @@ class Run:
             loaded = "no" if done is None else "yes"
             self.journal.learn({"resumed_from": first_step - 1, "state_loaded": loaded})
             if self._out is not None:
-                self._announced = announced_in(json_rows(self._out / FINDINGS))
+                self._examiner.announced = announced_in(json_rows(self._out / FINDINGS))
         kind: EventKind = "resume" if resumed else "start"
         self.journal.event(Event(first_step, kind, f"training begins at step {first_step}"))
         self._notice_lost_record()
@@ -241,10 +242,11 @@ class Run:
             if tensors is not None:
                 self.journal.sample(self.step, tensors)
             self._take(rows, now=tensors is not None)
+        if tensors is None and not self._examiner.due(self.step):
+            return
         with self._guard("examination"):
-            if tensors is not None:
-                self._look()
-            if self.step >= self._next_exam and self._schedule.may_spend(self._elapsed):
+            news = tensors is not None and self._examiner.sees_news(self.trace)
+            if news or (self._examiner.due(self.step) and self._schedule.may_spend(self._elapsed)):
                 self._examine()
 
     def _take(self, rows: list[Row], *, now: bool = False) -> None:
@@ -256,81 +258,39 @@ class Run:
         for step, values in to_host(waiting):
             self.journal.row(step, values)
             if "loss" in values and (odd := self._loss_alarm(values["loss"])):
-                self._sound(step, odd)
+                self._sound(step, odd, values["loss"])
         self._notice_lost_record()
 
-    def _sound(self, step: int, odd: str) -> None:
-        self.journal.event(Event(step, "alarm", odd))
+    def _sound(self, step: int, odd: str, loss: float) -> None:
+        fresh = self._schedule.alarm()
+        if not fresh and math.isfinite(loss):
+            return
+        self._num_alarms += 1
+        if self._num_alarms <= MAX_ALARMS:
+            self.journal.event(Event(step, "alarm", odd))
         self.journal.flush()
-        self._schedule.alarm()
-        self._next_exam = min(self._next_exam, self.step + AFTERMATH)
+        self._examiner.alarmed(self.step)
         with self._guard("examination"):
             self._examine()
 
-    def _look(self) -> None:
-        """Lets the mechanism rules look at a fresh sample; all of them only if one finds news."""
-        trace = self.trace
-        for rule in self._rules.values():
-            if not rule.mechanism or rule.static:
-                continue
-            for finding in examine(rule, trace).findings:
-                known = self._announced.get(rule.name)
-                rank = SEVERITIES.index
-                if known is None or rank(finding.severity) > rank(known.severity):
-                    self._examine()
-                    return
-
     def _examine(self, *, tell: bool = True) -> None:
-        trace = self.trace
-        self.diagnosis = diagnose(trace, self._rules.values())
-        found = {finding.rule for finding in self.diagnosis.findings}
-        self._exams = {rule: self._exams.get(rule, 0) + 1 for rule in found}
-        rows = trace.series["loss"].rows if "loss" in trace.series else 0
-        told = notices(
-            self._announced, self.diagnosis, self.step, ripe(self._rules, self._exams, rows)
-        )
-        for notice in told:
-            if notice.what == "ended":
-                self._announced.pop(notice.finding.rule, None)
-            else:
-                self._announced[notice.finding.rule] = notice.finding
+        told = self._examiner.examine(self.trace, self.step)
         self.journal.notices(told)
-        if tell and told:
-            self._tell(told)
-        self._next_exam = max(int(self.step * EXAM_GROWTH), self.step + EXAM_ROWS)
-
-    def _tell(self, told: list[Notice]) -> None:
-        for sink in list(self._sinks):
-            with self._guard(f"sink {type(sink).__name__}", sink):
+        for sink in list(self._sinks) if tell and told else []:
+            with self._guard(_name(sink)):
                 sink.tell(told)
 
-    @contextmanager
-    def _guard(self, part: str, sink: Sink | None = None) -> Iterator[None]:
-        """Bills what happens inside, and keeps its exceptions from the training."""
-        outermost, self._inside = not self._inside, True
-        start = time.perf_counter()
-        try:
-            yield
-        except Exception:
-            self._fail(part, sink)
-        finally:
-            if outermost:
-                self._inside = False
-                self._schedule.billed_s += time.perf_counter() - start
-
-    def _fail(self, part: str, sink: Sink | None = None) -> None:
+    def _fail(self, part: str, error: Exception) -> None:
         """Steps back from the part that failed, and writes down why, once."""
-        if sink in self._sinks:
-            self._sinks.remove(sink)
+        self._sinks = [sink for sink in self._sinks if _name(sink) != part]
         if part == "sampling":
             self._collector = None
         if part in ("start", "step"):
             self._remove_hooks()
         if part not in self._failed:
             self._failed.add(part)
-            error = sys.exc_info()[1]
-            head = f"{part} failed, {type(error).__name__}: {error}"
-            self.event("doctor-failed", f"{head}\n{traceback.format_exc()}")
+            where = "".join(traceback.format_exception(error))
+            self.event("doctor-failed", f"{part} failed, {type(error).__name__}: {error}\n{where}")
 
     def _notice_lost_record(self) -> None:
         failure = self.journal.failure
@@ -342,3 +302,7 @@ class Run:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+
+
+def _name(sink: Sink) -> str:
+    return f"sink {type(sink).__name__}"

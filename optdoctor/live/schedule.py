@@ -46,11 +46,13 @@ class Schedule:
         """Whether the bill has room for work that is not tied to a sample."""
         return self._within(self.overhead, elapsed_s)
 
-    def alarm(self) -> None:
-        """Asks for the next updates to be sampled, unless a burst was had lately."""
-        if self.samples - self._samples_at_burst >= BURST_REST:
-            self._samples_at_burst = self.samples
-            self._burst = BURST
+    def alarm(self) -> bool:
+        """Asks for the next updates to be sampled; False if a burst was had lately."""
+        if self.samples - self._samples_at_burst < BURST_REST:
+            return False
+        self._samples_at_burst = self.samples
+        self._burst = BURST
+        return True
 
     def _wanted(self, elapsed_s: float) -> bool:
         if self.interval is not None:

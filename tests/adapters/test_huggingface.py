@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from accelerate import Accelerator
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 from transformers import (
@@ -162,9 +161,9 @@ def train(
     )
     made.remove_callback(PrinterCallback)
     made.remove_callback(ProgressCallback)
-    untouched = Accelerator.backward
+    untouched = Trainer.training_step
     made.train(resume_from_checkpoint=resume)
-    assert Accelerator.backward is untouched, "the tap was left behind"
+    assert Trainer.training_step is untouched, "the tap was left behind"
     return Run(made, callback, spy)
 
 
@@ -347,7 +346,7 @@ class Boasting(Trainer):
 
 
 class Secretive(Trainer):
-    """Differentiates its loss without accelerate."""
+    """Makes its training steps all by itself."""
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         model.train()
@@ -373,6 +372,17 @@ def test_a_loss_that_is_not_seen_is_taken_from_the_log(folder: Path) -> None:
     assert run.rows("loss") == run.logged("loss")
     assert run.trace.facts["loss_window"] == 2
     assert len(run.events("fact-changed")) == 1
+
+
+def test_a_training_within_the_training_leaves_no_loss_behind(folder: Path) -> None:
+    def nested(model: Any) -> None:
+        with torch.random.fork_rng():
+            train(folder / "inner", max_steps=2, watch=False)
+            train(folder / "inner-watched", max_steps=2)
+
+    run = train(folder / "outer", spy=Spy(at_step={2: nested}), gradient_accumulation_steps=2)
+    assert exactly(run.rows("loss")) == exactly(run.logged("loss"))
+    assert len(run.rows("loss")) == 10
 
 
 def test_losses_around_zero_are_not_mistaken_for_others(folder: Path) -> None:

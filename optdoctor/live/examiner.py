@@ -1,0 +1,64 @@
+"""When a run is examined while it trains, and what of a diagnosis is news."""
+
+from collections.abc import Collection
+
+from optdoctor.engine import diagnose, examine
+from optdoctor.findings import SEVERITIES, Diagnosis, Finding, Notice
+from optdoctor.live.announce import notices, ripe
+from optdoctor.rule import Rule
+from optdoctor.trace import Trace
+
+FIRST, GROWTH = 16, 1.25
+"""Updates until the first examination of all rules, and their growth until the next."""
+AFTERMATH = 8
+"""Updates after an alarm at which all rules look again."""
+
+
+class Examiner:
+    """The rules at the bedside: remembers what was told."""
+
+    def __init__(self, rules: Collection[Rule]) -> None:
+        self._rules = {rule.name: rule for rule in rules}
+        self._exams: dict[str, int] = {}
+        self._next = FIRST
+        self.announced: dict[str, Finding] = {}
+        """The finding last told of, by rule."""
+        self.diagnosis: Diagnosis = diagnose(Trace(), rules)
+
+    def due(self, step: int) -> bool:
+        """Whether all rules should look, if there is time."""
+        return step >= self._next
+
+    def alarmed(self, step: int) -> None:
+        """Something happened: all rules look again soon, when its course is known."""
+        self._next = min(self._next, step + AFTERMATH)
+
+    def sees_news(self, trace: Trace) -> bool:
+        """Whether a mechanism rule finds what was not told yet: the cheap look at each sample."""
+        return any(
+            self._is_news(finding)
+            for rule in self._rules.values()
+            if rule.mechanism and not rule.static
+            for finding in examine(rule, trace).findings
+        )
+
+    def examine(self, trace: Trace, step: int) -> list[Notice]:
+        """Lets all rules look; returns what appeared, worsened or ended."""
+        self.diagnosis = diagnose(trace, self._rules.values())
+        found = {finding.rule for finding in self.diagnosis.findings}
+        self._exams = {rule: self._exams.get(rule, 0) + 1 for rule in found}
+        rows = trace.series["loss"].rows if "loss" in trace.series else 0
+        may_speak = ripe(self._rules, self._exams, rows)
+        told = notices(self.announced, self.diagnosis, step, may_speak)
+        for notice in told:
+            if notice.what == "ended":
+                self.announced.pop(notice.finding.rule, None)
+            else:
+                self.announced[notice.finding.rule] = notice.finding
+        self._next = max(int(step * GROWTH), step + FIRST)
+        return told
+
+    def _is_news(self, finding: Finding) -> bool:
+        known = self.announced.get(finding.rule)
+        rank = SEVERITIES.index
+        return known is None or rank(finding.severity) > rank(known.severity)

@@ -202,6 +202,8 @@ def _count_skips(scaler: Any, runs: Sequence[Run]) -> Callable[[], None]:
             del scaler.step
 
     scaler.step = step
+    for run in runs:
+        run.counts_skips = True
     return undo
 
 

@@ -26,6 +26,8 @@ class Journal:
         self._newest: dict[str, int] = {}
         self.facts: dict[str, Fact] = {}
         self.events: list[Event] = []
+        self.notes: dict[str, str | None] = {}
+        """What run.json says beside facts."""
         self.last_step = 0
         self.failure: Exception | None = None
         """Why the record on disk ended early; memory goes on."""
@@ -129,7 +131,9 @@ class Journal:
     def _describe(self) -> None:
         recorder = self._recorder
         self._write(
-            lambda writer: writer.describe(self.facts, recorder.tensors, recorder.capacities)
+            lambda writer: writer.describe(
+                self.facts, recorder.tensors, recorder.capacities, **self.notes
+            )
         )
 
     def _write(self, action: Callable[[RecordWriter], None]) -> None:

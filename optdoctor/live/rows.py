@@ -22,6 +22,8 @@ class Rows:
         """The last update that was attempted."""
         self.order: Literal["before", "after"] | None = None
         """Whether the loop logs its loss before or after it steps; learnt at the first update."""
+        self.num_merged = 0
+        """Updates that hold the mean of several losses."""
         self._with_loss: dict[str, list[Number]] = {}
         self._alone: dict[str, list[Number]] = {}
         self._open: dict[str, Number] = {}
@@ -36,6 +38,7 @@ class Rows:
         """Takes what the hooks saw of the next update; returns the rows that are complete."""
         if self.order is None:
             self.order = "before" if "loss" in self._with_loss else "after"
+        self.num_merged += len(self._with_loss.get("loss", ())) > 1
         rows = [self._finished()]
         self.last += 1
         if self.order == "before":

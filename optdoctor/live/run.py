@@ -72,6 +72,8 @@ class Run:
         self._rows = Rows(0)
         self.journal = Journal(out, TENSOR_CHANNELS)
         self._handles: list[Any] = []
+        self.counts_skips = False
+        """Whether every update that a scaler skips is made known by `skip`."""
         self.keeper: object = None
         """What must live as long as the hooks do."""
         with self._guard("start"):
@@ -154,6 +156,7 @@ class Run:
         self._remove_hooks()
         with self._guard("step"):
             self._take(self._rows.flush(), now=True)
+            self._tell_how_losses_came()
         with self._guard("examination"):
             self._examine(tell=False)
         self.journal.flush()
@@ -165,6 +168,12 @@ class Run:
         self.journal.close()
         self._notice_lost_record()
         return self.diagnosis
+
+    def _tell_how_losses_came(self) -> None:
+        self.journal.notes["log_order"] = self._rows.order
+        if self._rows.num_merged and not self.counts_skips:
+            several = f"{self._rows.num_merged} updates hold several losses, averaged"
+            self.event("gap", f"{several}; with a GradScaler pass scaler= to watch")
 
     def _begin(self, first_step: int | None) -> None:
         done = steps_in_state(self.optimizer, self._probe)

@@ -39,6 +39,9 @@ def rows(
             found.append(
                 ("doctor", [shorten(f"stepped back at step {event.step}: {reason}", room)])
             )
+    for event in trace.events:
+        if event.kind == "gap":
+            found.append(("note", cut(wrap(prose(event.text), room), detail.lines)))
     if unit(trace) == "row":
         found.append(("note", ["This log has no step numbers"]))
     return found

@@ -1,5 +1,6 @@
 """What `watch` promises a plain loop, from the first line to the report."""
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ import optdoctor
 from optdoctor.findings import Diagnosis, Severity, Verdict
 from optdoctor.live.doctor import Doctor
 from optdoctor.readers.run_record import FINDINGS, json_rows
+from optdoctor.report import text
 
 UNDERFLOW, EPSILON = "second-moment-underflow", "epsilon-below-precision"
 
@@ -664,3 +666,35 @@ def test_the_treatments_cure_what_they_are_said_to_cure() -> None:
     assert UNDERFLOW not in examined(torch.float32, 1e-8)
     assert examined(torch.float16, 1e-4).get(UNDERFLOW, Severity.NOTE) is Severity.NOTE
     assert examined(torch.float16, 1e-6)[UNDERFLOW] is Severity.CRITICAL, "1e-6 is no cure"
+
+
+def test_losses_that_were_averaged_are_told_unless_a_scaler_tells_why(tmp_path: Path) -> None:
+    said = []
+    for scaler in (None, torch.amp.GradScaler("cpu", enabled=False)):
+        model = net()
+        optimizer = adamw(model)
+        with quiet(model, optimizer, scaler=scaler) as doctor:
+            for _ in range(2):
+                doctor.log(loss=1.0)
+                doctor.log(loss=3.0)
+                optimizer.step()
+        assert rows(doctor, "loss") == {1: 2.0, 2: 2.0}
+        said.append(text.render(doctor.diagnosis, doctor.runs[0].trace))
+    assert "2 updates hold several losses, averaged" in said[0]
+    assert "averaged" not in said[1]
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_the_record_says_whether_the_loop_logs_before_or_after_it_steps(
+    order: str, tmp_path: Path
+) -> None:
+    model = net()
+    optimizer = adamw(model)
+    with quiet(model, optimizer, tmp_path) as doctor:
+        for _ in range(3):
+            if order == "before":
+                doctor.log(loss=1.0)
+            optimizer.step()
+            if order == "after":
+                doctor.log(loss=1.0)
+    assert json.loads((tmp_path / "run.json").read_text())["log_order"] == order

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from click.testing import CliRunner
 from small_training import failures, net, quiet, train
 
@@ -178,7 +179,7 @@ def test_a_full_disk_ends_the_record_and_not_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = net()
-    optimizer = __import__("torch").optim.AdamW(model.parameters())
+    optimizer = torch.optim.AdamW(model.parameters())
     doctor = quiet(model, optimizer, tmp_path / "run")
     train(model, optimizer, 20, doctor)
     writer = "optdoctor.sinks.record.RecordWriter"
@@ -188,6 +189,9 @@ def test_a_full_disk_ends_the_record_and_not_the_training(
 
     monkeypatch.setattr(f"{writer}.row", full)
     train(model, optimizer, 20, doctor, first=20)
+    if Path("/proc/self/fd").exists():
+        held = [os.path.realpath(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd")]
+        assert not any(str(tmp_path) in path for path in held)
     doctor.close()
     (text,) = failures(doctor)
     assert "No space left on device" in text

@@ -43,8 +43,8 @@ class Schedule:
         return True
 
     def may_spend(self, elapsed_s: float) -> bool:
-        """Whether the bill has room for work that is not tied to a sample."""
-        return self._within(self.overhead, elapsed_s)
+        """Whether the bill has room for work that is not tied to a sample: half of it is theirs."""
+        return self._within(self.overhead, elapsed_s, part=0.5)
 
     def alarm(self) -> bool:
         """Asks for the next updates to be sampled; False if a burst was had lately."""
@@ -67,5 +67,5 @@ class Schedule:
             return since * 16 >= self._age and self._within(YOUNG_SHARE, elapsed_s)
         return since * 128 >= self._age and self._within(self.overhead, elapsed_s)
 
-    def _within(self, share: float, elapsed_s: float) -> bool:
-        return self.billed_s <= max(share * elapsed_s, FLOOR_S * self._age)
+    def _within(self, share: float, elapsed_s: float, part: float = 1.0) -> bool:
+        return self.billed_s <= part * max(share * elapsed_s, FLOOR_S * self._age)

@@ -186,6 +186,8 @@ class _Stream:
 
 
 def _array(kind: Any, cells: list[Any]) -> Any:
+    if all(cell is None for cell in cells):
+        return pa.nulls(len(cells), kind)
     valid = np.array([cell is not None for cell in cells], bool)
     bitmap = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
     if not pa.types.is_fixed_size_list(kind):

@@ -93,8 +93,8 @@ def test_thirty_microseconds_an_update_are_free_in_any_case() -> None:
 
 def test_further_work_must_fit_the_bill() -> None:
     schedule = Schedule(0.01, billed_s=1.0)
-    assert schedule.may_spend(elapsed_s=100.0)
-    assert not schedule.may_spend(elapsed_s=99.0)
+    assert schedule.may_spend(elapsed_s=200.0)
+    assert not schedule.may_spend(elapsed_s=199.0), "the other half is for samples"
 
 
 def test_an_interval_fixes_the_samples_whatever_they_cost() -> None:

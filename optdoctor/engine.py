@@ -155,7 +155,7 @@ def _differential(
     for name in explained_by.get(finding.rule, ()):
         rule, outcome = rules[name], outcomes[name]
         gap = None if rule.static else _unsampled(rule, trace, onset)
-        if any(f.steps[0] <= onset for f in outcome.findings):
+        if any(_can_cause(f) and f.steps[0] <= onset for f in outcome.findings):
             found.append(name)
         elif outcome.status is Status.SKIPPED:
             not_examined.append(NotExamined(name, missing=outcome.missing))
@@ -169,6 +169,11 @@ def _differential(
         else:
             clear.append(name)
     return Differential(tuple(found), tuple(clear), tuple(ruled_out), tuple(not_examined))
+
+
+def _can_cause(finding: Finding) -> bool:
+    """A note tells of no measured harm: nothing may be blamed on it."""
+    return finding.severity is not Severity.NOTE
 
 
 def _unsampled(rule: Rule, trace: Trace, onset: int) -> tuple[int, int] | None:
@@ -210,7 +215,7 @@ def _causes(findings: Iterable[Finding], rules: Mapping[str, Rule]) -> tuple[Cau
     is_root: dict[str, bool] = {}
     for finding in findings:
         rule = rules[finding.rule]
-        if rule.explains:
+        if rule.explains and _can_cause(finding):
             explains.setdefault(rule.name, [])
             onset[rule.name] = min(onset.get(rule.name, finding.steps[0]), finding.steps[0])
             is_root[rule.name] = not finding.causes.found

@@ -7,7 +7,15 @@ import pytest
 from made_up import RUN, causes_of, finding, rule, static
 
 from optdoctor.engine import diagnose
-from optdoctor.findings import Abstain, Differential, Evidence, Finding, NotExamined, Treatment
+from optdoctor.findings import (
+    Abstain,
+    Differential,
+    Evidence,
+    Finding,
+    NotExamined,
+    Severity,
+    Treatment,
+)
 from optdoctor.rule import Limits, Rule
 from optdoctor.synthetic import make_trace
 from optdoctor.trace import Trace
@@ -36,6 +44,13 @@ def test_a_cause_that_began_later_is_clear() -> None:
 
 def test_the_earliest_of_its_findings_counts() -> None:
     assert differential(cause("cause", finding(400), finding(7))).found == ("cause",)
+
+
+def test_a_note_is_no_cause() -> None:
+    note = cause("cause", finding(1, severity=Severity.NOTE))
+    diagnosis = diagnose(RUN, [SYMPTOM, note])
+    assert causes_of(diagnosis, "symptom") == Differential(clear=("cause",))
+    assert diagnosis.causes == ()
 
 
 def test_a_cause_that_looked_and_found_nothing_is_clear() -> None:

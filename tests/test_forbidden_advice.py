@@ -42,10 +42,7 @@ SAYS_NO = re.compile(
     r"\b(is|are) not proposed\b|\bnot enough\b|\bNeither is\b|\brecovered 0 of\b"
     r"|\b(is|are) never proposed\b"
 )
-PATHS = re.compile(
-    r"/work\b|(?<![\w.])shared/|\b(seeds|clinic|baselines|integration|shapes|craft|design|peers"
-    r"|prototype|performance|cases)\.md\b|\bknowledge/\w+\.md\b|\bG\.\d"
-)
+PATHS = re.compile(r"(?<![\w.])/(home|root|tmp|usr)\b|\.\./|\b\w+\.md\b")
 
 
 def variants(rule: Rule) -> Iterator[Trace]:
@@ -169,6 +166,6 @@ def test_prose_that_refuses_forbidden_advice_is_allowed() -> None:
     assert unguarded("An epsilon of 1e-6 is not proposed: it recovered 0 of 6 runs.") == []
 
 
-@pytest.mark.parametrize("text", ["see /work/notes", "(seeds.md, G.9)", "shared/logs"])
+@pytest.mark.parametrize("text", ["see /home/notes", "(notes.md, part G)", "../logs"])
 def test_paths_are_recognised(text: str) -> None:
     assert PATHS.search(text)

@@ -85,7 +85,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
             ),
             steps=(first, last),
             evidence=tuple(evidence),
-            treatments=_treatments(first, permanent),
+            treatments=_treatments(first, permanent, bool(broken)),
         )
     ]
 
@@ -143,17 +143,18 @@ def _broken_weights(trace: Trace, onset: int) -> list[Evidence]:
     return [Evidence("update_nonfinite", what, count, 0, "elements")]
 
 
-def _treatments(since: int, permanent: bool) -> tuple[Treatment, ...]:
+def _treatments(since: int, permanent: bool, weights_broken: bool) -> tuple[Treatment, ...]:
     inside = Treatment(
         title="Watch the run from inside: one line names the tensor and the step that broke",
         when="check",
         safety="safe",
         basis="heuristic",
-        source="mechanism counters name the fault that a loss curve cannot",
+        source="counters of the fault itself name what a loss curve cannot",
     )
     if permanent:
+        why = "their weights are not finite" if weights_broken else "the loss was NaN by then"
         back = Treatment(
-            title=f"Discard checkpoints of step {since} and later: their weights are not finite",
+            title=f"Go back to a checkpoint from before step {since}; of later ones {why}",
             when="next",
             safety="safe",
             basis="heuristic",

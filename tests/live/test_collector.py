@@ -264,7 +264,7 @@ def test_moments_that_overflowed_leave_the_finite_ones_as_extremes() -> None:
 
 
 def test_a_fused_float16_step_underflows_in_its_state_and_not_in_its_update() -> None:
-    # integration.md 5.2: (1 - 0.999) g^2 rounds to 0 below g = 5.5e-3; g = 0 counts as no fault.
+    # (1 - 0.999) g^2 rounds to 0 below g = 5.5e-3; g = 0 counts as no fault.
     gradient = torch.tensor([0.01, 0.0077, 0.005, 0.001, 0.0], dtype=torch.float16)
     weights = torch.zeros(5, dtype=torch.float16)
     _, said = of_one(weights, gradient, lambda ps: AdamW(ps, lr=1e-3, fused=True))

@@ -3,7 +3,7 @@
 import sys
 import textwrap
 
-from optdoctor.findings import Diagnosis, Finding, Notice, Verdict
+from optdoctor.findings import Diagnosis, Finding, Notice, Severity, Verdict
 from optdoctor.report import text
 from optdoctor.sinks import Place, Sink
 from optdoctor.trace import Trace
@@ -15,10 +15,12 @@ class Console:
     """Lines above a progress bar where one is alive."""
 
     def tell(self, notices: list[Notice]) -> None:
-        """Prints what no other finding explains."""
+        """Prints what no other finding explains; a note can wait for the report."""
         for notice in notices:
-            if notice.what != "ended" and not notice.finding.causes.found:
-                say(_line(notice.finding, notice.step))
+            finding = notice.finding
+            harmless = notice.what == "ended" or finding.severity is Severity.NOTE
+            if not harmless and not finding.causes.found:
+                say(_line(finding, notice.step))
 
     def close(self, diagnosis: Diagnosis, trace: Trace, cost: str) -> None:
         """Prints the report of a sick run, one line of any other."""

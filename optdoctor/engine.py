@@ -60,7 +60,7 @@ def diagnose(
         name: replace(outcome, findings=tuple(f for f in findings if f.rule == name))
         for name, outcome in outcomes.items()
     }
-    verdict, reason = _verdict(findings, trace)
+    verdict, reason = _verdict(findings, outcomes, trace)
     return Diagnosis(
         verdict=verdict,
         outcomes=outcomes,
@@ -230,18 +230,30 @@ def _causes(findings: Iterable[Finding], rules: Mapping[str, Rule]) -> tuple[Cau
     return tuple(Cause(name, tuple(sorted(explains[name]))) for name in ranked)
 
 
-def _verdict(findings: Iterable[Finding], trace: Trace) -> tuple[Verdict, str | None]:
+def _verdict(
+    findings: Iterable[Finding], outcomes: Mapping[str, Outcome], trace: Trace
+) -> tuple[Verdict, str | None]:
     if any(f.severity is not Severity.NOTE for f in findings):
         return Verdict.SICK, None
+    reason = _why_unknown(outcomes, trace)
+    return (Verdict.UNKNOWN, reason) if reason else (Verdict.HEALTHY, None)
+
+
+def _why_unknown(outcomes: Mapping[str, Outcome], trace: Trace) -> str | None:
     if "loss" not in trace.series:
-        return Verdict.UNKNOWN, "no loss was recorded"
+        how = "" if trace.reader else ": doctor.log(loss=...) records it"
+        return f"no loss was recorded{how}"
     finite = trace.series["loss"].num_finite
     if finite < LEAST_LOSSES:
-        return Verdict.UNKNOWN, f"{finite} finite losses, needs {LEAST_LOSSES}"
+        return f"{finite} finite losses, needs {LEAST_LOSSES}"
+    if all(o.status not in (Status.FOUND, Status.CLEAR) for o in outcomes.values()):
+        return f"none of {len(outcomes)} rules could look at it"
     kind = trace.facts.get("loss_kind")
+    if kind == "unknown":
+        return "the loss was guessed from its name; a column named loss is judged"
     if kind in NOT_FALLING:
-        return Verdict.UNKNOWN, f"the loss is of kind {kind}: its curve alone proves nothing"
-    return Verdict.HEALTHY, None
+        return f"the loss is of kind {kind}: its curve alone proves nothing"
+    return None
 
 
 def _short_traceback() -> str:

@@ -27,6 +27,7 @@ from optdoctor.live.tensors import (
     steps_in_state,
     track,
     trained,
+    weights_nonfinite,
 )
 from optdoctor.optimizers import innermost, probe_of
 from optdoctor.readers.run_record import FINDINGS, json_rows
@@ -182,6 +183,8 @@ class Run:
             first_step = done + 1
         tracked = track(self._model, self.optimizer, self._probe)
         facts = facts_of(self.optimizer, self._probe, tracked.tensors) | self._facts
+        if broken := weights_nonfinite(tracked):
+            facts["weights_nonfinite"] = broken
         self.journal.open(facts, resumed, first_step)
         if first_step is None:
             first_step = self.journal.last_step + 1 if resumed else 1

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -149,3 +150,14 @@ def steps_in_state(optimizer: Optimizer, probe: Probe) -> int | None:
     if not optimizer.state or (counts and max(counts) <= 0):
         return None
     return int(max(counts, default=0))
+
+
+@torch.no_grad()
+def weights_nonfinite(tracked: Tracked) -> int:
+    """Elements of the trained weights that are NaN or infinite, in one transfer."""
+    bad = [
+        (~torch.isfinite(p.detach())).sum().to("cpu", non_blocking=True)
+        for p, info in zip(tracked.parameters, tracked.tensors, strict=True)
+        if info.in_optimizer and p.numel()
+    ]
+    return int(torch.stack(bad).sum()) if bad else 0

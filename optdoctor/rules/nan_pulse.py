@@ -36,6 +36,10 @@ from optdoctor.store import Series
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace
 from optdoctor.trace import Trace
 
+PERMANENT = "permanent, no finite loss follows"
+ISOLATED = "isolated, finite losses follow"
+OPEN = "in the last row, and what follows is not known yet"
+
 
 @dataclass(frozen=True, slots=True)
 class Limits(rule.Limits):
@@ -63,15 +67,11 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
         start = stretches[0][0]
     first, last = _step_of(loss, start), int(loss.steps[end])
     num_bad, num_rows = int(rows_bad[start:].sum()), int(loss.count[start : end + 1].sum())
+    course = PERMANENT if permanent else ISOLATED if follows else OPEN
     if permanent:
-        where, course = f"from step {first} to the end, {last}", "permanent, no finite loss follows"
-    elif follows:
-        where, course = f"between step {first} and step {last}", "isolated, finite losses follow"
+        where = f"from step {first} to the end, {last}"
     else:
-        where, course = (
-            f"at step {last}, the last row",
-            "whether a finite loss follows is not known yet",
-        )
+        where = f"at step {first}" if first == last else f"between step {first} and step {last}"
     what = f"of {num_rows:,} losses NaN or infinite: {course}"
     evidence = [Evidence("loss", what, num_bad, limits.healthy, "rows"), *broken]
     if masked.any():
@@ -85,7 +85,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
             ),
             steps=(first, last),
             evidence=tuple(evidence),
-            treatments=_treatments(first, permanent, bool(broken)),
+            treatments=_treatments(first, course, bool(broken), bool(trace.tensors)),
         )
     ]
 
@@ -125,7 +125,11 @@ def _step_of(loss: Series, row: int) -> int:
 
 
 def _broken_weights(trace: Trace, onset: int) -> list[Evidence]:
-    """The update that broke the weights, where one was sampled no later than the loss broke."""
+    """What broke the weights: something before the run, or an update sampled by the onset."""
+    before = trace.facts.get("weights_nonfinite")
+    if isinstance(before, int) and 0 < before < 2**53:
+        what = "weights NaN or infinite before the first update that was watched"
+        return [Evidence("weights_nonfinite", what, before, 0, "elements")]
     if "update_nonfinite" not in trace.series:
         return []
     update = trace.series["update_nonfinite"]
@@ -135,32 +139,36 @@ def _broken_weights(trace: Trace, onset: int) -> list[Evidence]:
         return []
     step, count = int(update.steps[rows[0]]), float(counts[rows[0]])
     what = f"weights NaN or infinite after step {step}"
+    evidence = [Evidence("update_nonfinite", what, count, 0, "elements")]
     if "grad_nonfinite" in trace.series:
         gradient = trace.series["grad_nonfinite"]
         row = np.flatnonzero(gradient.steps == step)
         if row.size and np.nansum(gradient.values[row]) == 0:
-            what += "; its gradient was finite: data and loss are not the source"
-    return [Evidence("update_nonfinite", what, count, 0, "elements")]
+            what = (
+                f"elements of its gradient: not data or loss, the update of step {step} broke them"
+            )
+            evidence.append(Evidence("grad_nonfinite", what, 0, 0, "elements"))
+    return evidence
 
 
-def _treatments(since: int, permanent: bool, weights_broken: bool) -> tuple[Treatment, ...]:
+def _treatments(
+    since: int, course: str, weights_broken: bool, watched: bool
+) -> tuple[Treatment, ...]:
     inside = Treatment(
-        title="Watch the run from inside: one line names the tensor and the step that broke",
+        title="Watch the run from inside: one line tells which update broke which weights",
         when="check",
         safety="safe",
         basis="heuristic",
         source="counters of the fault itself name what a loss curve cannot",
     )
-    if permanent:
-        why = "their weights are not finite" if weights_broken else "the loss was NaN by then"
-        back = Treatment(
-            title=f"Go back to a checkpoint from before step {since}; of later ones {why}",
-            when="next",
-            safety="safe",
-            basis="heuristic",
-            source="arithmetic: NaN plus anything is NaN",
-        )
-        return back, inside
+    why = "their weights are not finite" if weights_broken else "the loss was NaN by then"
+    back = Treatment(
+        title=f"Go back to a checkpoint from before step {since}; of later ones {why}",
+        when="next",
+        safety="safe",
+        basis="heuristic",
+        source="arithmetic: NaN plus anything is NaN",
+    )
     batch = Treatment(
         title=f"Look at the batch of step {since}: all labels ignored, empty, or a bad number",
         when="check",
@@ -168,7 +176,15 @@ def _treatments(since: int, permanent: bool, weights_broken: bool) -> tuple[Trea
         basis="heuristic",
         source="a mean over no label is NaN with finite gradients",
     )
-    return batch, inside
+    wait = Treatment(
+        title="Wait for the next losses: finite means a bad batch, NaN means broken weights",
+        when="check",
+        safety="manual",
+        basis="heuristic",
+        source="NaN weights give NaN at every step",
+    )
+    chosen = {PERMANENT: (back,), ISOLATED: (batch,), OPEN: (wait,)}[course]
+    return chosen if watched else (*chosen, inside)
 
 
 def _sick() -> Trace:
@@ -181,7 +197,7 @@ def _sick() -> Trace:
 RULE = rule.Rule(
     name="nan-pulse",
     needs=("loss",),
-    uses=("grad_norm", "update_nonfinite", "grad_nonfinite"),
+    uses=("grad_norm", "update_nonfinite", "grad_nonfinite", "weights_nonfinite"),
     check=check,
     limits=Limits(),
     sick=_sick,

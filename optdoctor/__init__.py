@@ -12,6 +12,7 @@ _HOMES = {
     "Finding": "optdoctor.findings",
     "Treatment": "optdoctor.findings",
     "Trace": "optdoctor.trace",
+    "Unreadable": "optdoctor.reader",
 }
 __all__ = list(_HOMES)
 
@@ -22,4 +23,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        hint = f"optdoctor.{name} needs torch: pip install 'optdoctor[torch]'"
+        raise ModuleNotFoundError(hint, name="torch") from error

@@ -1,5 +1,7 @@
 """Pure functions on series: what several rules and reports ask of a curve."""
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,6 +28,30 @@ def first_bad_step(series: Series) -> int:
     """Step of the first NaN or infinite row, `NO_STEP` if there is none."""
     bad = series.first_bad[series.bad > 0]
     return int(bad.min()) if bad.size else NO_STEP
+
+
+def masked_zeros(loss: Series, norm: Series | None) -> NDArray[np.bool_]:
+    """[T]: losses of exactly 0 at steps whose gradient norm is not finite: NaN, printed as 0."""
+    zero: NDArray[np.bool_] = (loss.low == 0) & (loss.high == 0)
+    if norm is None:
+        return np.zeros_like(zero)
+    return zero & np.isin(loss.steps, norm.first_bad[norm.bad > 0])
+
+
+def unmasked(loss: Series, norm: Series | None) -> Series:
+    """`loss` with NaN where `masked_zeros` finds a 0 in its place."""
+    masked = masked_zeros(loss, norm)
+    if not masked.any():
+        return loss
+    return replace(
+        loss,
+        values=np.where(masked, np.nan, loss.values),
+        low=np.where(masked, np.nan, loss.low),
+        high=np.where(masked, np.nan, loss.high),
+        high_step=np.where(masked, NO_STEP, loss.high_step),
+        bad=np.where(masked, loss.count, loss.bad),
+        first_bad=np.where(masked, loss.starts, loss.first_bad),
+    )
 
 
 def spans(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:

@@ -5,6 +5,7 @@ moment of AdamW underflows, and the loss is NaN after a few steps.
 """
 
 import tempfile
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from pydoc_data import topics
@@ -21,10 +22,13 @@ from optdoctor.engine import diagnose
 from optdoctor.findings import Diagnosis, Finding, Knob, Verdict
 from optdoctor.readers import read
 from optdoctor.report import curve
+from optdoctor.report.tensors import fold
 from optdoctor.report.wording import number
+from optdoctor.store import Series
 from optdoctor.trace import Trace
 
 STEPS, BATCH, CONTEXT, SEED = 80, 8, 64, 0
+WIDTH = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ def run() -> int:
     """Tells the story; 0 if the cause was found and the second run recovered."""
     torch.set_num_threads(1)
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    _say("1  A tiny GPT-2 in pure float16, AdamW as the Trainer sets it up. One line is added:")
+    _say("1  A tiny GPT-2 in pure float16, AdamW as in the Trainer. One line is added:")
     _say("     Trainer(.., callbacks=[OptDoctorCallback()])\n")
     sick = train({"state_dtype": "float16"})
     _say("\n2  What the Trainer itself logged:")
@@ -51,22 +55,25 @@ def run() -> int:
         shown = "   ".join(f"{name} {row[name]:.4g}" for name in ("step", "loss", "grad_norm"))
         _say(f"     {shown}")
     found = [finding.rule for finding in sick.from_log.findings]
-    _say(f"   From this log alone optdoctor finds {', '.join(found) or 'nothing'}, and no cause.")
+    _tell(f"   From this log alone optdoctor finds {', '.join(found) or 'nothing'}, and no cause.")
     cause = _cause(sick.diagnosis)
     if cause is None or not cause.treatments:
         _say("\nNo cause was found: the demo did not go as it should.")
         return 1
     treatment = cause.treatments[0]
-    _say(f"\n3  The treatment, applied: {treatment.title}.\n")
+    _say("")
+    _tell(f"3  The treatment, applied: {treatment.title}.")
+    _say("")
     treated = train({knob: new for knob, (_, new) in treatment.changes.items()})
     _say("\n4  Both runs:\n")
     for title, result in (("float16", sick), ("treated", treated)):
-        series = result.trace.series["loss"]
+        loss = _loss(result)
         _say(f"   {title}: {_ending(result)}")
-        _say("\n".join(curve.draw(series, result.trace.steps)) + "\n")
+        _say("\n".join(curve.draw(loss, result.trace.steps)) + "\n")
     recovered = treated.diagnosis.verdict is Verdict.HEALTHY
     _say(f"   cause      {cause.rule}")
-    _say(f"   layers     {', '.join(cause.tensors[:3])} and {max(len(cause.tensors) - 3, 0)} more")
+    _tell(f"   where      {fold(cause.tensors, sick.trace.tensors)}", 14)
+    _tell(f"   worst      {', '.join(cause.tensors[:3])}", 14)
     _say(f"   recovered  {'yes' if recovered else 'no'}")
     return 0 if recovered else 1
 
@@ -144,9 +151,21 @@ def _around_the_break(rows: list[dict[str, float]]) -> list[dict[str, float]]:
 
 
 def _ending(result: Result) -> str:
-    loss = result.trace.series["loss"]
+    loss = _loss(result)
     first, last = (number(float(loss.values[i])) for i in (0, -1))
     return f"loss {first} -> {last}, {result.diagnosis.verdict}"
+
+
+def _loss(result: Result) -> Series:
+    loss = curve.loss_of(result.trace)
+    if loss is None:
+        raise RuntimeError("the training logged no loss")
+    return loss
+
+
+def _tell(text: str, indent: int = 3) -> None:
+    """Says one paragraph; `indent` is that of its later lines."""
+    _say(textwrap.fill(text, WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False))
 
 
 def _say(text: str) -> None:

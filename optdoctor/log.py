@@ -59,6 +59,7 @@ class Log:
     _owners: dict[str, str] = field(default_factory=dict)  # {channel: the name that fills it}
     _num_metrics: int = 0
     _counted: int = 0
+    _counted_evaluations: int = 0
     _saw_step: bool = False
     _last_step: int = 0
     _in_epoch: tuple[int, float] = (0, 0.0)  # newest loss row: step as logged, epoch
@@ -78,6 +79,7 @@ class Log:
             self.skip()
             return False
         self._counted += "loss" in known
+        self._counted_evaluations += "eval_loss" in known
         where = self._place(number(step), known)
         for name, value in known.items():
             self._put(name, where, value)
@@ -123,6 +125,7 @@ class Log:
         for kept, _ in self._rows.values():
             kept[:] = [step + 1 for step in kept]
         self.events[:] = [replace(event, step=event.step + 1) for event in self.events]
+        self.event(1, "gap", "This log counts from 0: its step N stands here as N + 1")
 
     def trace(self, origin: str, reader: str) -> Trace:
         """The run. Facts that follow from the rows are added where the reader gave none."""
@@ -166,7 +169,8 @@ class Log:
 
     def _place(self, at: float | None, known: Mapping[str, float]) -> int:
         if at is None or not 0 <= at < MAX_STEP:
-            return self._last_step if self._saw_step else max(self._counted, 1)
+            counted = self._counted or self._counted_evaluations
+            return self._last_step if self._saw_step else max(counted, 1)
         self._saw_step = True
         step = int(at)
         if "loss" in known:

@@ -16,9 +16,13 @@ MAX_LINE = 1 << 20
 class Unreadable(Exception):
     """A path that holds no run: one sentence why, one what to do."""
 
-    def __init__(self, reason: str, remedy: str) -> None:
+    def __init__(self, reason: str, remedy: str, path: str = "") -> None:
         super().__init__(reason)
-        self.reason, self.remedy = reason, remedy
+        self.reason, self.remedy, self.path = reason, remedy, path
+
+    def __str__(self) -> str:
+        said = f"{self.reason}; {self.remedy}"
+        return f"{self.path}: {said}" if self.path else said
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,15 @@ def test_it_names_the_cause_and_a_layer(
     result, _ = shown
     assert result.returncode == 0, result.stderr
     assert re.search(r"^ +cause +second-moment-underflow$", result.stdout, re.M)
-    assert re.search(r"^ +layers +transformer\.h\.\d\.\S+, ", result.stdout, re.M)
+    assert re.search(r"^ +where +.* of blocks 0-1", result.stdout, re.M)
+    assert re.search(r"^ +worst +transformer\.h\.\d\.\S+, ", result.stdout, re.M)
+
+
+def test_no_line_is_wider_than_a_terminal(
+    shown: tuple[subprocess.CompletedProcess[str], float],
+) -> None:
+    result, _ = shown
+    assert max(map(len, (result.stdout + result.stderr).splitlines())) <= 80
 
 
 def test_the_log_alone_shows_the_symptom_and_no_cause(

@@ -23,6 +23,9 @@ from optdoctor.trace import Fact
 _GRAVITY = (Verdict.HEALTHY, Verdict.UNKNOWN, Verdict.SICK)
 
 
+_OPEN: "weakref.WeakSet[Doctor]" = weakref.WeakSet()
+
+
 class Doctor:
     """Watches one training; each optimizer is a run of its own in `runs`.
 
@@ -32,6 +35,7 @@ class Doctor:
     def __init__(self, runs: Sequence[Run], undo: Callable[[], None] = lambda: None) -> None:
         self.runs = tuple(runs)
         self._undo = undo
+        _OPEN.add(self)
         for run in self.runs:
             run.keeper = self  # a doctor that nobody holds lives as long as the optimizer's hooks
         close = weakref.WeakMethod(self.close)
@@ -71,6 +75,7 @@ class Doctor:
     def close(self) -> Diagnosis:
         """Takes every hook away, examines for the last time and reports; twice gives the same."""
         self._undo()
+        _OPEN.discard(self)
         atexit.unregister(self._at_exit)
         for run in self.runs:
             run.close()
@@ -152,6 +157,7 @@ def start(
     settings = settings_file.load()
     folder = Path(out) if out is not None and _is_first_rank() else None
     names = tuple(sinks) if _is_first_rank() else ()
+    _relieve(several, folder)
     runs = []
     for i, one in enumerate(several):
         place = folder if folder is None or len(several) == 1 else folder / str(i)
@@ -168,6 +174,21 @@ def start(
             )
         )
     return Doctor(runs, _count_skips(scaler, runs) if scaler is not None else lambda: None)
+
+
+def _relieve(optimizers: Sequence[Any], folder: Path | None) -> None:
+    """Closes doctors whose optimizer or folder a new one takes over, as when a cell runs twice."""
+    for doctor in list(_OPEN):
+        for run in doctor.runs:
+            same_folder = folder is not None and run.out is not None and _within(run.out, folder)
+            if same_folder or any(run.optimizer is one for one in optimizers):
+                doctor.close()
+                break
+
+
+def _within(path: Path, folder: Path) -> bool:
+    path, folder = path.resolve(), folder.resolve()
+    return folder in (path, path.parent)
 
 
 def check(*, overhead: float, interval: int | None, treat: Iterable[str]) -> None:

@@ -10,8 +10,8 @@ from optdoctor.trace import Trace
 
 FIRST, GROWTH = 16, 1.25
 """Updates until the first examination of all rules, and their growth until the next."""
-AFTERMATH = 8
-"""Updates after an alarm at which all rules look again."""
+AFTERMATH = 4
+"""Updates after an alarm at which all rules look again, whatever the bill."""
 
 
 class Examiner:
@@ -21,6 +21,7 @@ class Examiner:
         self._rules = {rule.name: rule for rule in rules}
         self._exams: dict[str, int] = {}
         self._next = FIRST
+        self._must: int | None = None
         self.announced: dict[str, Finding] = {}
         """The finding last told of, by rule."""
         self.diagnosis: Diagnosis = diagnose(Trace(), rules)
@@ -29,9 +30,14 @@ class Examiner:
         """Whether all rules should look, if there is time."""
         return step >= self._next
 
+    def must(self, step: int) -> bool:
+        """Whether they have to, because the course of an alarm should be known by now."""
+        return self._must is not None and step >= self._must
+
     def alarmed(self, step: int) -> None:
         """Something happened: all rules look again soon, when its course is known."""
-        self._next = min(self._next, step + AFTERMATH)
+        self._must = step + AFTERMATH
+        self._next = min(self._next, self._must)
 
     def sees_news(self, trace: Trace) -> bool:
         """Whether a mechanism rule finds what was not told yet: the cheap look at each sample."""
@@ -55,7 +61,7 @@ class Examiner:
                 self.announced.pop(notice.finding.rule, None)
             else:
                 self.announced[notice.finding.rule] = notice.finding
-        self._next = max(int(step * GROWTH), step + FIRST)
+        self._next, self._must = max(int(step * GROWTH), step + FIRST), None
         return told
 
     def _is_news(self, finding: Finding) -> bool:

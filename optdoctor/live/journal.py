@@ -26,7 +26,7 @@ class Journal:
         self._newest: dict[str, int] = {}
         self.facts: dict[str, Fact] = {}
         self.events: list[Event] = []
-        self.notes: dict[str, str | None] = {}
+        self.notes: dict[str, str | bool | None] = {}
         """What run.json says beside facts."""
         self.last_step = 0
         self.failure: Exception | None = None
@@ -117,6 +117,7 @@ class Journal:
     def close(self) -> None:
         """Ends the record."""
         self._write(lambda writer: writer.close())
+        self.notes["closed"] = True
         self._describe()
         self._writer = None
 

@@ -49,6 +49,7 @@ class Rows:
 
     def flush(self) -> list[Row]:
         """The rest, at the end: a loss whose update never came belongs to the one being made."""
+        self.num_merged += len(self._with_loss.get("loss", ())) > 1
         rows = [self._finished(), (self.last + 1, _emptied(self._with_loss))]
         return [(step, row) for step, row in rows if row]
 

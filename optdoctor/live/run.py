@@ -18,7 +18,7 @@ from optdoctor.live.examiner import Examiner
 from optdoctor.live.guard import Guard
 from optdoctor.live.journal import Journal
 from optdoctor.live.rows import Row, Rows, to_host
-from optdoctor.live.schedule import Schedule
+from optdoctor.live.schedule import FLOOR_S, YOUNG, Schedule
 from optdoctor.live.tensors import (
     facts_of,
     main_group,
@@ -29,6 +29,7 @@ from optdoctor.live.tensors import (
     trained,
     weights_nonfinite,
 )
+from optdoctor.log import MAX_METRICS
 from optdoctor.optimizers import innermost, probe_of
 from optdoctor.readers.run_record import FINDINGS, json_rows
 from optdoctor.rules import RULES
@@ -58,7 +59,7 @@ class Run:
         first_step: int | None,
     ) -> None:
         self.optimizer: Optimizer = innermost(optimizer)
-        self._model, self._facts, self._out = model, dict(facts), out
+        self._model, self._facts, self.out = model, dict(facts), out
         self._probe = probe_of(self.optimizer)
         self._schedule, self._sinks = schedule, sinks
         self._examiner = Examiner(settings.chosen(RULES))
@@ -67,16 +68,18 @@ class Run:
         self._closed = self._due = self._skips = False
         self._failed: set[str] = set()
         self._num_alarms = 0
+        self._metrics: set[str] = set()
+        self._full = False
         self._loss_alarm = LossAlarm()
         self._waiting: list[Row] = []
         self._collector: Collector | None = None
-        self._rows = Rows(0)
+        self._rows, self._first_step = Rows(0), 1
         self.journal = Journal(out, TENSOR_CHANNELS)
         self._handles: list[Any] = []
         self.counts_skips = False
         """Whether every update that a scaler skips is made known by `skip`."""
-        self.keeper: object = None
-        """What must live as long as the hooks do."""
+        self.keeper: Any = None
+        """The doctor, who must live as long as the hooks do."""
         with self._guard("start"):
             self._begin(first_step)
             self._handles = [
@@ -102,10 +105,13 @@ class Run:
     @property
     def cost(self) -> str:
         """The true cost, in words."""
-        share = self._schedule.billed_s / max(self._elapsed, 1e-9)
+        schedule = self._schedule
+        share = schedule.billed_s / max(self._elapsed, 1e-9)
+        per_step = schedule.billed_s / max(self.step - self._first_step + 1, 1)
         return (
-            f"{share * 100:.2g} % of training time (budget {self._schedule.overhead * 100:.2g} %),"
-            f" {self._schedule.samples} of {self.step} steps sampled"
+            f"{share * 100:.2g} % of training time, {per_step * 1e6:.0f} us a step (budget"
+            f" {schedule.overhead * 100:.2g} % once the run is {YOUNG} steps old, or"
+            f" {FLOOR_S * 1e6:.0f} us), {schedule.samples} steps sampled"
         )
 
     @property
@@ -117,7 +123,19 @@ class Run:
         if not self._handles:
             return
         with self._guard("log"):
-            self._rows.log(values)
+            self._rows.log(self._kept(values))
+
+    def _kept(self, values: Mapping[str, float | Tensor]) -> Mapping[str, float | Tensor]:
+        """The values, without metrics beyond the number of names that a record can bear."""
+        fresh = [n for n in values if n.startswith("metric:") and n not in self._metrics]
+        if not fresh:
+            return values
+        room = MAX_METRICS - len(self._metrics)
+        self._metrics.update(fresh[:room])
+        if len(fresh) > room and not self._full:
+            self._full = True
+            self.event("gap", f"More than {MAX_METRICS} metrics: the further names are not kept")
+        return {n: v for n, v in values.items() if n not in fresh[room:]}
 
     def refuse(self, name: str, value: object) -> None:
         """Tells, once, that something logged is no number."""
@@ -173,8 +191,10 @@ class Run:
     def _tell_how_losses_came(self) -> None:
         self.journal.notes["log_order"] = self._rows.order
         if self._rows.num_merged and not self.counts_skips:
-            several = f"{self._rows.num_merged} updates hold several losses, averaged"
-            self.event("gap", f"{several}; with a GradScaler pass scaler= to watch")
+            count = self._rows.num_merged
+            several = "1 update holds" if count == 1 else f"{count} updates hold"
+            hint = "with a GradScaler pass scaler= to watch"
+            self.event("gap", f"{several} several losses, averaged; {hint}")
 
     def _begin(self, first_step: int | None) -> None:
         done = steps_in_state(self.optimizer, self._probe)
@@ -188,13 +208,13 @@ class Run:
         self.journal.open(facts, resumed, first_step)
         if first_step is None:
             first_step = self.journal.last_step + 1 if resumed else 1
-        self._rows = Rows(first_step - 1)
+        self._rows, self._first_step = Rows(first_step - 1), first_step
         self._retrack(first=True)
         if resumed:
             loaded = "no" if done is None else "yes"
             self.journal.learn({"resumed_from": first_step - 1, "state_loaded": loaded})
-            if self._out is not None:
-                self._examiner.announced = announced_in(json_rows(self._out / FINDINGS))
+            if self.out is not None:
+                self._examiner.announced = announced_in(json_rows(self.out / FINDINGS))
         kind: EventKind = "resume" if resumed else "start"
         self.journal.event(Event(first_step, kind, f"training begins at step {first_step}"))
         self._notice_lost_record()
@@ -258,7 +278,8 @@ class Run:
             return
         with self._guard("examination"):
             news = tensors is not None and self._examiner.sees_news(self.trace)
-            if news or (self._examiner.due(self.step) and self._schedule.may_spend(self._elapsed)):
+            paid = self._examiner.must(self.step) or self._schedule.may_spend(self._elapsed)
+            if news or (self._examiner.due(self.step) and paid):
                 self._examine()
 
     def _take(self, rows: list[Row], *, now: bool = False) -> None:
@@ -281,9 +302,9 @@ class Run:
         if self._num_alarms <= MAX_ALARMS:
             self.journal.event(Event(step, "alarm", odd))
         self.journal.flush()
-        self._examiner.alarmed(self.step)
         with self._guard("examination"):
             self._examine()
+        self._examiner.alarmed(self.step)
 
     def _examine(self, *, tell: bool = True) -> None:
         told = self._examiner.examine(self.trace, self.step)

@@ -33,36 +33,55 @@ def read(path: str | Path, reader: str | None = None) -> Trace:
     """The trace of one log or run folder; "-" is standard input.
 
     Raises:
-        Unreadable: the path is missing, is no log, or holds no row.
+        Unreadable: the path is missing, is no log, or holds no row or several runs.
     """
-    if str(path) == "-":
-        return read_source(Source(sys.stdin.buffer.read(), "-"), reader)
-    runs = runs_in(Path(path))
-    if len(runs) > 1:
-        raise Unreadable(f"{len(runs)} runs in this folder", "name one of its files")
-    return read_run(runs[0], reader)
+    try:
+        if str(path) == "-":
+            return read_source(Source(sys.stdin.buffer.read(), "-"), reader)
+        runs = runs_in(Path(path))
+        if len(runs) > 1:
+            some = ", ".join(str(run) for run in runs[:3])
+            raise Unreadable(f"{len(runs)} runs in this folder", f"name one of them: {some}, ..")
+        return read_run(runs[0], reader)
+    except Unreadable as error:
+        raise Unreadable(error.reason, error.remedy, str(path)) from error
 
 
 def runs_in(path: Path) -> list[Path]:
-    """The runs that a path names: itself, or those in a folder.
+    """The runs that a path names: itself, or those in a folder and directly below it.
 
     Raises:
         Unreadable: it does not exist, or no reader claims anything in it.
     """
     if not path.exists():
         raise Unreadable("no such file or folder", "check the path")
-    if not path.is_dir() or (path / RECORD).is_file():
+    if not path.is_dir():
         return [path]
-    if (path / "optdoctor-run" / RECORD).is_file():  # a Trainer's output folder
-        return [path / "optdoctor-run"]
-    if several := sorted(path.glob(f"[0-9]*/{RECORD}")):  # one record an optimizer
+    try:
+        if found := _run_of(path):
+            return found
+        inside = sorted(path.iterdir())
+        found = [p for p in inside if p.is_file() and _claims(p)]
+        for folder in inside:
+            if folder.is_dir() and not folder.name.startswith((".", "earlier-")):
+                found += _run_of(folder)
+    except OSError as error:
+        raise Unreadable(error.strerror or str(error), "check the folder's permissions") from error
+    if not found:
+        raise Unreadable("nothing in this folder is a log that is known", f"known: {FORMATS}")
+    return found
+
+
+def _run_of(folder: Path) -> list[Path]:
+    """The run that a folder is: a record, one record an optimizer, a Trainer's output."""
+    if (folder / RECORD).is_file():
+        return [folder]
+    if several := sorted(folder.glob(f"[0-9]*/{RECORD}")):
         return [record.parent for record in several]
-    if states := list(path.glob("checkpoint-*/trainer_state.json")):
-        return [newest_state(states)]
-    claimed = [p for p in sorted(path.iterdir()) if p.is_file() and _claims(p)]
-    if not claimed:
-        raise Unreadable("no file in this folder is a log that is known", f"known: {FORMATS}")
-    return claimed
+    if (folder / "optdoctor-run").is_dir() and (inside := _run_of(folder / "optdoctor-run")):
+        return inside
+    states = list(folder.glob("checkpoint-*/trainer_state.json"))
+    return [newest_state(states)] if states else []
 
 
 def newest_state(states: list[Path]) -> Path:
@@ -101,7 +120,8 @@ def read_source(source: Source, name: str | None = None) -> Trace:
         Unreadable: as `read`.
     """
     if not source.data.strip():
-        raise Unreadable("the file is empty", "point at the file that the training writes")
+        what = "standard input" if source.origin == "-" else "the file"
+        raise Unreadable(f"{what} is empty", "give it what the training writes")
     reader = _named(name) if name else _claiming(source)
     log = Log(aliases=reader.aliases)
     reader.read(source, log)

@@ -53,6 +53,8 @@ class Record:
     segments: tuple[Segment, ...]
     events: tuple[Event, ...]
     capacities: dict[str, int]
+    closed: bool
+    """Whether its run came to its end."""
 
 
 def read_folder(folder: Path) -> Trace:
@@ -66,7 +68,11 @@ def read_folder(folder: Path) -> Trace:
     last = replay(folder, record, recorder)
     if not last and not record.facts:
         raise Unreadable("the record holds no row", "let the run make its first update")
-    return recorder.trace(record.facts, record.events, origin=str(folder), reader="run-record")
+    events = record.events
+    if not record.closed:
+        said = f"This record was not closed: its run was cut off after step {last}, or still trains"
+        events = (*events, Event(last, "gap", said))
+    return recorder.trace(record.facts, events, origin=str(folder), reader="run-record")
 
 
 def load(folder: Path) -> Record:
@@ -100,7 +106,7 @@ def load(folder: Path) -> Record:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise Unreadable(f"{RUN} lacks or garbles a part ({error})", remedy) from error
     events = tuple(settled(_events(folder / EVENTS)))
-    return Record(facts, tensors, segments, events, capacities)
+    return Record(facts, tensors, segments, events, capacities, document.get("closed") is True)
 
 
 def settled(events: Iterable[Event]) -> list[Event]:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from optdoctor.report.wording import counted, fixed, number
+from optdoctor.curves import unmasked
+from optdoctor.report.wording import counted, fixed, number, wrap
 from optdoctor.store import FloatArray, Series
+from optdoctor.trace import Trace
 
 WIDTH, HEIGHT = 66, 5
 LEAST = 5
@@ -61,6 +63,12 @@ class _Canvas:
         return chr(0x2800 + int(_BITS[cell].sum()))
 
 
+def loss_of(trace: Trace) -> Series | None:
+    """The loss to show: NaN where the log has a 0 in its place. None without a loss."""
+    loss = trace.series.get("loss")
+    return None if loss is None else unmasked(loss, trace.series.get("grad_norm"))
+
+
 def draw(
     series: Series,
     span: tuple[int, int],
@@ -74,7 +82,7 @@ def draw(
     if not series.rows:
         return []
     if series.num_finite < LEAST:
-        return [_few(series, name, unit)]
+        return _few(series, name, unit)
     low, high = float(np.nanmin(series.low)), float(np.nanmax(series.high))
     log = low > 0 and high / low > LOG_RATIO
     canvas = _Canvas()
@@ -92,18 +100,64 @@ def draw(
         labels = ["", "", _label(low), "", ""]
     lines = []
     for row in range(HEIGHT):
-        head = f"  {name}" if row == 0 else ""
+        # A wide label takes the indent of the name, not the space between them.
+        room = _MARGIN - 2 - len(name) - len(labels[0])
+        head = f"{'':<{min(max(room, 0), 2)}}{name} " if row == 0 else ""
         text = (head + labels[row].rjust(_MARGIN - 1 - len(head)))[: _MARGIN - 1]
         lines.append(f"{text} {canvas.line(row, ascii)}".rstrip())
     axis = _axis(span, unit, mark if at is not None else None)
     return [*lines, f"{'  log scale' if log else '':<{_MARGIN}}{axis}"]
 
 
-def _few(series: Series, name: str, unit: str) -> str:
-    values = ", ".join(number(float(v)) for v in series.values[-LEAST:])
-    first, last = int(series.steps[-LEAST:][0]), int(series.steps[-1])
-    where = f"{unit} {last}" if first == last else f"{unit}s {first}-{last}"
-    return f"  {name}  {values} at {where}"
+def _few(series: Series, name: str, unit: str) -> list[str]:
+    """All values of a short series; of a long one its finite values and counts of the others."""
+    if series.rows <= LEAST and (series.count == 1).all():
+        values = ", ".join(number(float(v)) for v in series.values)
+        text = f"{values} at {_at(series.steps, unit)}"
+    elif not series.num_finite:
+        text = f"{_not_finite(series.values)} in all {series.rows:,} rows"
+    else:
+        text = _stretches(series, unit)
+    head = f"  {name}  "
+    lines = wrap(text, _MARGIN + WIDTH - len(head))
+    return [f"{'' if i else head:<{len(head)}}{line}" for i, line in enumerate(lines)]
+
+
+def _stretches(series: Series, unit: str) -> str:
+    """`2.31 at step 1, then NaN in 59 rows`."""
+    rows = np.flatnonzero(np.isfinite(series.low))
+    last = np.isfinite(series.values[rows])
+    values = np.where(last, series.values[rows], series.high[rows])
+    steps = np.where(last, series.steps[rows], series.high_step[rows])
+    # Rows of a bucket that are not finite stand on one side of its finite ones.
+    before = np.where(series.first_bad[rows] < steps, series.bad[rows], 0)
+    until = np.cumsum(series.bad)[rows] - series.bad[rows] + before
+    counts = np.diff(np.concatenate(([0], until, [series.bad.sum()])))
+    edges = np.concatenate(([-1], rows, [series.steps.size]))
+    words: list[str] = []
+    first = 0
+    for i, count in enumerate(counts.tolist()):
+        if i > first and (count or i == len(rows)):
+            told = ", ".join(number(float(v)) for v in values[first:i])
+            words.append(f"{told} at {_at(steps[first:i], unit)}")
+            first = i
+        if count:
+            between = series.values[edges[i] + 1 : edges[i + 1]]
+            words.append(f"{_not_finite(between)} in {counted(count, 'row')}")
+    return ", then ".join(words)
+
+
+def _at(steps: NDArray[np.int64], unit: str) -> str:
+    """`step 1`, `steps 1-4`."""
+    first, last = int(steps[0]), int(steps[-1])
+    return f"{unit} {first}" if first == last else f"{unit}s {first}-{last}"
+
+
+def _not_finite(values: FloatArray) -> str:
+    """The word for what is not finite in `values`."""
+    if not np.isinf(values).any():
+        return "NaN"
+    return "NaN and Inf" if np.isnan(values).any() else "Inf"
 
 
 def _columns(series: Series, span: tuple[int, int]) -> NDArray[np.int64]:

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from optdoctor.channels import Axis, channel
 from optdoctor.findings import Diagnosis, NotExamined, Status
 from optdoctor.knowledge.knobs import look_inside
-from optdoctor.report.slots import Detail, lack, ordered, unit
+from optdoctor.report.slots import Detail, is_log, lack, ordered, unit
 from optdoctor.report.wording import cut, prose, shorten, wrap
 from optdoctor.trace import Trace
 
@@ -26,7 +28,7 @@ def rows(
             found.append((label, cut(wrap(", ".join(names), room), detail.lines)))
     if unseen := _not_examined(diagnosis, said, room, detail):
         found.append(("not examined", unseen))
-    if trace.reader and any(_is_inside(o.missing) for o in diagnosis.outcomes.values()):
+    if is_log(trace) and any(_is_inside(o.missing) for o in diagnosis.outcomes.values()):
         framework = trace.facts.get("framework")
         ways = look_inside(str(framework) if framework else None)
         found.append(("look inside", [shorten(f"{label:<11}{code}", room) for label, code in ways]))
@@ -42,9 +44,27 @@ def rows(
     for event in trace.events:
         if event.kind == "gap":
             found.append(("note", cut(wrap(prose(event.text), room), detail.lines)))
+    if skipped := _skipped(trace):
+        found.append(("note", [skipped]))
     if unit(trace) == "row":
         found.append(("note", ["This log has no step numbers"]))
     return found
+
+
+def _skipped(trace: Trace) -> str:
+    """`3 of 480 updates were skipped`; "" if none was."""
+    series = trace.series.get("step_skipped")
+    if series is None:
+        return ""
+    # Of a thinned row only the last value is known, unless all are equal.
+    whole = np.where(series.low == 1, series.count - series.bad, series.values == 1)
+    count, (first, last) = int(whole.sum()), trace.steps
+    if not count:
+        return ""
+    total = last - first + 1
+    of = f" of {total:,}" if unit(trace) == "step" and total >= count else ""
+    noun = "update" if count == 1 and not of else "updates"
+    return f"{count:,}{of} {noun} {'was' if count == 1 else 'were'} skipped"
 
 
 def _looked(diagnosis: Diagnosis, said: set[str]) -> list[tuple[str, list[str]]]:

@@ -1,7 +1,6 @@
 """Many runs as one table, worst first."""
 
 from collections.abc import Sequence
-from pathlib import PurePath
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,13 +8,15 @@ from numpy.typing import NDArray
 from optdoctor import __version__
 from optdoctor.findings import SEVERITIES, Diagnosis, Severity, Verdict
 from optdoctor.report import slots
-from optdoctor.report.curve import LOG_RATIO
+from optdoctor.report.curve import LOG_RATIO, loss_of
 from optdoctor.report.wording import (
     beginning,
     columns,
     counted,
     fixed,
+    is_home,
     origin_name,
+    path_parts,
     plain,
     prose,
     shorten,
@@ -106,10 +107,9 @@ def _names(runs: Sequence[tuple[Diagnosis, Trace]]) -> list[str]:
 
 def _folder(runs: Sequence[tuple[Diagnosis, Trace]]) -> str:
     """`runs/   ` if all runs come from one folder, else nothing."""
-    parents = {PurePath(trace.origin).parent for _, trace in runs}
-    parent = next(iter(parents)) if len(parents) == 1 else PurePath()
-    name = "" if parent.parent.name in ("home", "Users") else parent.name
-    return f"{plain(name)}/   " if name else ""
+    parents = {path_parts(trace.origin)[:-1] for _, trace in runs}
+    parent = next(iter(parents)) if len(parents) == 1 else ()
+    return f"{plain(parent[-1])}/   " if parent and not is_home(parent) else ""
 
 
 def _sentence(runs: Sequence[tuple[Diagnosis, Trace]], names: Sequence[str]) -> str:
@@ -136,7 +136,7 @@ def _columns(diagnosis: Diagnosis, trace: Trace) -> tuple[str, str, str, str]:
 
 def _medians(trace: Trace) -> NDArray[np.float64]:
     """[12]: the median loss of each twelfth; NaN where half of its rows are not finite."""
-    series = trace.series.get("loss")
+    series = loss_of(trace)
     if series is None or not series.steps.size:
         return np.empty(0)
     parts = np.array_split(np.arange(series.steps.size), min(_PARTS, series.steps.size))
@@ -167,7 +167,7 @@ def _bars(parts: NDArray[np.float64], low: float, high: float, log: bool) -> str
 
 
 def _end(trace: Trace) -> str:
-    series = trace.series.get("loss")
+    series = loss_of(trace)
     if series is None or not series.steps.size:
         return "–"
     return fixed(_median(series, np.arange(series.steps.size)[-15:]))

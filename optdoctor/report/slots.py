@@ -68,6 +68,11 @@ def unit(trace: Trace) -> str:
     return "row" if trace.facts.get("step_source") == "counted rows" else "step"
 
 
+def is_log(trace: Trace) -> bool:
+    """Whether somebody else wrote it: our own record can hold every channel."""
+    return trace.reader not in ("", "run-record")
+
+
 def worded(text: str, trace: Trace) -> str:
     """A rule's words as this trace's report says them."""
     return in_rows(prose(text)) if unit(trace) == "row" else prose(text)

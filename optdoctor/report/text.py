@@ -1,6 +1,5 @@
 """The report in a terminal: plain text, at most 40 lines of 80 columns for up to 3 findings."""
 
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from optdoctor import __version__
@@ -140,17 +139,20 @@ def _head(trace: Trace, width: int) -> str:
     length = length if trace.series else "before step 1"
     optimizer = trace.facts.get("optimizer")
     tensors = counted(len(trace.tensors), "tensor") if trace.tensors else ""
-    about = ", ".join(str(part) for part in (optimizer, tensors) if part)
-    parts = [f"{plain(trace.reader)}, {length}" if trace.reader else length]
-    parts += [shorten(plain(about), 28)] if about else []
-    parts += [] if trace.reader else ["live"]
-    parts += [f"{counted(trace.lines_skipped, 'line')} skipped"] if trace.lines_skipped else []
-    title, tail = f"optdoctor {__version__}", "   ".join(parts)
-    if trace.origin != "live" or trace.reader:
-        room = max(width - columns(title) - columns(tail) - 6, 8)
-        name = origin_name(trace.origin)
-        name = name if columns(name) <= room else PurePath(name).name
-        title += f"   {shorten(name, room)}"
+    name = origin_name(trace.origin) if trace.origin != "live" or trace.reader else ""
+    title = f"optdoctor {__version__}"
+    # The name of the run goes before the number of its tensors.
+    for facts in ((optimizer, tensors), (optimizer,)):
+        about = ", ".join(str(part) for part in facts if part)
+        parts = [f"{plain(trace.reader)}, {length}" if trace.reader else length]
+        parts += [shorten(plain(about), 28)] if about else []
+        parts += [] if trace.reader else ["live"]
+        parts += [f"{counted(trace.lines_skipped, 'line')} skipped"] if trace.lines_skipped else []
+        tail = "   ".join(parts)
+        room = width - columns(title) - columns(tail) - 6
+        if columns(name) <= room:
+            break
+    title += f"   {shorten(name, max(room, 8))}" if name else ""
     return shorten(f"{title}   {tail}", width)
 
 
@@ -164,14 +166,15 @@ def _opening(word: str, sentences: list[str], width: int) -> list[str]:
 
 
 def _curve(diagnosis: Diagnosis, trace: Trace, ascii: bool) -> list[str]:
-    if "loss" not in trace.series:
+    loss = curve.loss_of(trace)
+    if loss is None:
         return []
     marked = next((f for f in diagnosis.findings if f.steps[0] > 0), None)
     mark = None
     if marked is not None:
         event = slots.event_near(marked, trace)
         mark = curve.Mark(marked.steps[0], _EVENT_WORDS.get(event.kind, "") if event else "")
-    return curve.draw(trace.series["loss"], trace.steps, unit=unit(trace), mark=mark, ascii=ascii)
+    return curve.draw(loss, trace.steps, unit=unit(trace), mark=mark, ascii=ascii)
 
 
 def _finding_head(position: int, findings: list[Finding], trace: Trace, width: int) -> list[str]:

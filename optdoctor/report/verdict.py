@@ -1,10 +1,13 @@
 """The sentences beside the verdict: symptom, step, and the cause if it was found."""
 
 from optdoctor.findings import Diagnosis, Finding, Status, Verdict
-from optdoctor.report.slots import unit, worded
+from optdoctor.report.slots import is_log, unit, worded
 from optdoctor.report.wording import counted, listed, prose
 from optdoctor.rule import SYMPTOMS
 from optdoctor.trace import Trace
+
+_NAMED = 3
+"""Silent rules up to which they are named, so that nobody thinks more was looked at."""
 
 
 def sentences(
@@ -25,7 +28,7 @@ def sentences(
         return [symptom], [summary, f"Possible causes found: {listed(numbers)} below."]
     if causes.not_examined:
         possible = len(causes.not_examined) + len(causes.clear) + len(causes.ruled_out)
-        verb = "cannot be seen in a log" if trace.reader else "were not examined"
+        verb = "cannot be seen in a log" if is_log(trace) else "were not examined"
         share = f"{len(causes.not_examined)} of {possible} possible causes"
         return [symptom], [summary, f"No cause found; {share} {verb}."]
     return [symptom], [summary]
@@ -41,8 +44,15 @@ def _without_illness(diagnosis: Diagnosis, trace: Trace) -> str:
         return f"{prose(diagnosis.reason or 'no reason given').rstrip('.')}."
     first, last = trace.steps
     found = counted(len(diagnosis.findings), "note") if diagnosis.findings else "Nothing"
-    silent = len(diagnosis.with_status(Status.CLEAR))
+    silent = list(diagnosis.with_status(Status.CLEAR))
     unseen = sum(o.status not in (Status.CLEAR, Status.FOUND) for o in diagnosis.outcomes.values())
     length = counted(last - first + 1, unit(trace))
-    rules = counted(silent, "rule")
-    return f"{found} found in {length}. {rules} silent, {unseen} not examined."
+    if len(silent) > _NAMED:
+        return f"{found} found in {length}. {len(silent)} rules silent, {unseen} not examined."
+    if not silent and not diagnosis.findings:
+        return f"No rule could examine these {length}."
+    by = f" by {listed(silent)}" if silent else ""
+    if diagnosis.findings and silent:
+        by = f"; nothing else{by}"
+    rest = f"; {counted(unseen, 'rule')} not examined" if unseen else ""
+    return f"{found} found in {length}{by}{rest}."

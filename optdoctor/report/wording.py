@@ -1,6 +1,7 @@
 """How reports spell numbers, names and sentences; shared by all forms."""
 
 import math
+import os
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -10,10 +11,11 @@ from optdoctor.findings import Evidence
 
 COUNTED = frozenset({"rows", "elements", "steps", "losses", "tensors", "weights", "samples"})
 """Units of counts: the number comes before its noun, which the evidence already holds."""
-GENERIC = frozenset(
-    {"trainer_state.json", "run.json", "metrics.csv", "metrics.jsonl", "log.csv", "version_0"}
+_GENERIC = re.compile(
+    r"(trainer_state|run)\.json|(metrics|log)\.csv|metrics\.jsonl"
+    r"|optdoctor-run|(earlier-|version_)?\d+"
 )
-"""File names that say nothing without their folder."""
+"""Names of files and folders that say nothing without their folder."""
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -100,17 +102,38 @@ def counted(count: int, noun: str) -> str:
 
 
 def origin_name(origin: str, *, with_folder: bool = False) -> str:
-    """The origin's last path component, two if that name is generic: never a home directory."""
+    """The origin's last path component, with those above it while it is generic: no home directory.
+
+    `with_folder`: one component more.
+    """
     if origin == "-":
         return "standard input"
-    parts = [p for p in PurePath(origin.replace("\\", "/")).parts if p not in ("/", "..", "~")]
+    parts = path_parts(origin)
     if not parts:
         return "."
-    folder = parts[-2] if len(parts) > 1 else ""
-    is_user = len(parts) > 2 and parts[-3] in ("home", "Users")
-    if not folder or is_user or not (with_folder or parts[-1] in GENERIC):
-        return plain(parts[-1])
-    return plain(f"{folder}/{parts[-1]}")
+    first = len(parts) - 1
+    while _GENERIC.fullmatch(parts[first]) and _is_folder(parts[:first]):
+        first -= 1
+    if with_folder and _is_folder(parts[:first]):
+        first -= 1
+    return plain("/".join(parts[first:]))
+
+
+def path_parts(origin: str) -> tuple[str, ...]:
+    """The components of a path of any system, without those that name nothing."""
+    parts = PurePath(origin.replace("\\", "/")).parts
+    return tuple(part for part in parts if part.strip("/") not in ("", "..", "~"))
+
+
+def is_home(parts: tuple[str, ...]) -> bool:
+    """Whether these components are those of somebody's home directory."""
+    if parts[-2:-1] in (("home",), ("Users",), ("users",)):
+        return True
+    return parts in (("root",), path_parts(os.path.expanduser("~")))
+
+
+def _is_folder(parts: tuple[str, ...]) -> bool:
+    return bool(parts) and not is_home(parts)
 
 
 def columns(text: str) -> int:

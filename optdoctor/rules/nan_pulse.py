@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optdoctor import rule
-from optdoctor.curves import lookup, spans
+from optdoctor.curves import lookup, masked_zeros, spans
 from optdoctor.findings import Evidence, Finding, Severity, Treatment
 from optdoctor.store import Series
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace
@@ -92,12 +92,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
 
 def _masked(trace: Trace) -> NDArray[np.bool_]:
     """[T]: losses of exactly 0 at steps whose gradient norm is not finite."""
-    loss = trace.series["loss"]
-    zero: NDArray[np.bool_] = (loss.low == 0) & (loss.high == 0)
-    if "grad_norm" not in trace.series:
-        return np.zeros_like(zero)
-    norm = trace.series["grad_norm"]
-    return zero & np.isin(loss.steps, norm.first_bad[norm.bad > 0])
+    return masked_zeros(trace.series["loss"], trace.series.get("grad_norm"))
 
 
 def _with_first_window(
@@ -144,9 +139,7 @@ def _broken_weights(trace: Trace, onset: int) -> list[Evidence]:
         gradient = trace.series["grad_nonfinite"]
         row = np.flatnonzero(gradient.steps == step)
         if row.size and np.nansum(gradient.values[row]) == 0:
-            what = (
-                f"elements of its gradient: not data or loss, the update of step {step} broke them"
-            )
+            what = f"elements of that gradient, step {step}: data and loss did not break them"
             evidence.append(Evidence("grad_nonfinite", what, 0, 0, "elements"))
     return evidence
 

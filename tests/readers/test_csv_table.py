@@ -132,7 +132,8 @@ def test_steps_that_fall_while_the_epoch_rises_are_added_up() -> None:
 def test_steps_that_fall_are_a_resume() -> None:
     trace = read("step,loss\n0,2.5\n1,2.25\n2,9.0\n1,2.0\n2,1.75\n")
     assert values(trace) == [2.5, 2.0, 1.75]
-    assert [(event.kind, event.step) for event in trace.events] == [("resume", 2)]
+    assert [(event.kind, event.step) for event in trace.events] == [("gap", 1), ("resume", 2)]
+    assert "its step N stands here as N + 1" in trace.events[0].text
 
 
 def test_a_guessed_loss_proves_nothing() -> None:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from optdoctor.report.curve import Mark, draw
+from optdoctor.report.curve import Mark, draw, loss_of
 from optdoctor.store import Series
 from optdoctor.synthetic import falling_loss, make_trace
 
@@ -85,8 +85,69 @@ def test_the_axis_is_logarithmic_only_beyond_a_ratio_of_twenty() -> None:
 def test_few_losses_are_listed_and_none_draws_nothing() -> None:
     assert picture([4, 3, np.nan, 2.5]) == ["  loss  4, 3, NaN, 2.5 at steps 1-4"]
     assert draw(series([1.0]), (1, 1)) == ["  loss  1 at step 1"]
+    assert picture([4, 3, np.inf, np.nan, 1]) == ["  loss  4, 3, Inf, NaN, 1 at steps 1-5"]
     assert draw(make_trace(grad_norm=[1.0]).series["grad_norm"], (1, 1), name="grad")
     assert len(picture([4, 3, 2, 2, 1])) == 6
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([2.31] + [np.nan] * 59, "2.31 at step 1, then NaN in 59 rows"),
+        ([np.nan] * 6, "NaN in all 6 rows"),
+        (
+            [np.inf] * 9 + [3, 2.5] + [np.nan] * 2000,
+            "Inf in 9 rows, then 3, 2.5 at steps 10-11, then NaN in 2,000 rows",
+        ),
+        ([np.nan, 3, np.inf, np.nan, -np.inf, 2], "NaN in 1 row, then 3 at step 2, then NaN and"),
+    ],
+)
+def test_of_few_finite_losses_none_is_hidden_by_the_others(values: object, text: str) -> None:
+    lines = picture(values)
+    assert lines[0] == f"  loss  {text}"
+
+
+def test_few_losses_among_a_million_rows_keep_their_steps() -> None:
+    values = np.full(1_000_000, np.nan)
+    values[0], values[499_999] = 2.5, 2.25
+    counts = "then NaN in 499,998 rows, then 2.25 at step 500000, then NaN in 500,000"
+    assert " ".join(picture(values)[0].split()) == f"loss 2.5 at step 1, {counts}"[:69].rstrip()
+
+
+def test_a_list_of_few_losses_is_as_wide_as_a_curve() -> None:
+    values = np.full(9 * 10**4, np.inf)
+    values[::30_000] = -1.2345e-30
+    values[1::3] = np.nan
+    lines = picture(values)
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 79
+
+
+@pytest.mark.parametrize("top", [5.3e34, -5.3e-34, 1e300])
+def test_a_wide_label_does_not_stick_to_the_name(top: float) -> None:
+    lines = picture(np.linspace(top - abs(top) / 2, top, 40))
+    assert lines[0].split()[:2] == ["loss", lines[0].split()[1]]
+    assert float(lines[0].split()[1]) == pytest.approx(top, rel=0.1)
+    assert lines[0][12] == " "
+
+
+def test_a_nan_printed_as_0_is_drawn_as_nan() -> None:
+    loss, norm = falling_loss(300), np.ones(300)
+    loss[150:] = 0
+    norm[100], norm[150:] = np.inf, np.nan
+    shown = loss_of(make_trace(loss=loss, grad_norm=norm))
+    assert shown is not None
+    assert (shown.num_finite, shown.first_bad.max()) == (150, 300)
+    lines = draw(shown, (1, 300))
+    assert "NaN" in lines[2]
+    assert lines[4].startswith(f"        {loss[:150].min():.2f} ")
+
+
+def test_a_true_zero_stays_a_zero() -> None:
+    trace = make_trace(loss=[1.0, 0.0, 0.0], grad_norm=[1.0, 1.0, 0.0])
+    assert loss_of(trace) is trace.series["loss"]
+    assert loss_of(make_trace(loss=[0.0])) is not None
+    assert loss_of(make_trace()) is None
 
 
 def test_ascii_holds_only_ascii() -> None:

@@ -31,7 +31,7 @@ def test_every_change_of_every_rule_is_spelled_in_every_framework() -> None:
 
 def test_dtypes_that_change_together_give_one_line() -> None:
     assert spell("huggingface", FLOAT32) == [
-        ("HF", "from_pretrained(.., dtype=torch.float32), bf16=True")
+        ("HF", "from_pretrained(.., dtype=torch.float32), TrainingArguments(bf16=True)")
     ]
     assert len(spell(None, FLOAT32)) == 2
 

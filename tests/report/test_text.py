@@ -1,3 +1,4 @@
+import os
 import re
 import unicodedata
 from dataclasses import replace
@@ -9,7 +10,7 @@ from rich.console import Console
 
 from optdoctor.engine import diagnose
 from optdoctor.findings import Diagnosis, Evidence, Finding, Severity, Treatment
-from optdoctor.report.text import coloured, render, render_many
+from optdoctor.report.text import coloured, one_line, render, render_many
 from optdoctor.report.wording import number, origin_name, percent, sentence, wrap
 from optdoctor.rule import Limits, Rule
 from optdoctor.rules import RULES
@@ -156,6 +157,27 @@ def test_no_home_directory_is_shown() -> None:
             assert "ann" not in text
     assert origin_name("/data/gpt/trainer_state.json") == "gpt/trainer_state.json"
     assert origin_name("C:\\Users\\ann\\train.log") == "train.log"
+    for home in ("/home/ann", "/Users/ann", "/root", "C:\\Users\\ann", os.path.expanduser("~")):
+        assert origin_name(f"{home}/optdoctor-run/0") == "optdoctor-run/0"
+        assert origin_name(f"{home}/optdoctor-run", with_folder=True) == "optdoctor-run"
+
+
+@pytest.mark.parametrize(
+    ("origin", "name"),
+    [
+        ("/data/out2/optdoctor-run", "out2/optdoctor-run"),
+        ("out2/optdoctor-run/1", "out2/optdoctor-run/1"),
+        ("/data/out2/optdoctor-run/earlier-3", "out2/optdoctor-run/earlier-3"),
+        ("optdoctor-run", "optdoctor-run"),
+        ("../optdoctor-run", "optdoctor-run"),
+        ("/data/out2/first", "first"),
+    ],
+)
+def test_a_run_record_is_named_by_the_folder_that_tells_it_apart(origin: str, name: str) -> None:
+    assert origin_name(origin) == name
+    diagnosis, trace = CASES["float16"]
+    head = render(diagnosis, replace(trace, origin=origin, reader="run-record")).splitlines()[0]
+    assert f"   {name}   " in head
 
 
 def test_a_cause_stands_above_the_symptom_that_it_explains() -> None:
@@ -180,6 +202,25 @@ def test_no_cause_is_claimed_where_none_was_examined() -> None:
     assert re.search(r"No cause found; \d+ of \d+ possible causes cannot be seen in a log\.", text)
 
 
+def test_our_own_record_is_not_called_a_log() -> None:
+    _, trace = CASES["counted log"]
+    own = replace(trace, reader="run-record")
+    text = render(diagnose(own), own)
+    assert re.search(r"No cause found; \d+ of \d+ possible causes were not examined\.", text)
+    assert "look inside" not in text
+    assert "look inside" in render(*CASES["counted log"])
+
+
+def test_skipped_updates_have_one_note() -> None:
+    loss = {"loss": falling_loss(480), "step_skipped": [1.0, 1.0, 0.0, 1.0]}
+    trace = make_trace(loss, steps={"step_skipped": [6, 7, 8, 21]})
+    assert render(diagnose(trace), trace).count("note           3 of 480 updates were skipped") == 1
+    counted = make_trace(loss={}, step_skipped=[1.0], step_source="counted rows")
+    assert "note           1 update was skipped" in render(diagnose(counted), counted)
+    none = make_trace(loss=falling_loss(480), step_skipped=[0.0])
+    assert "skipped" not in render(diagnose(none), none)
+
+
 def test_a_log_without_step_numbers_speaks_of_rows() -> None:
     text = render(*CASES["counted log"])
     assert "huggingface-console, 100 rows   2 lines skipped" in text
@@ -195,9 +236,43 @@ def test_a_static_finding_is_dated_before_step_1() -> None:
 def test_a_healthy_report_is_short_and_says_what_was_not_examined() -> None:
     trace = make_trace(loss=falling_loss(480), grad_norm=gradient_norms(480))
     text = render(diagnose(trace), trace)
-    assert "HEALTHY  Nothing found in 480 steps. " in text
+    assert "HEALTHY  Nothing found in 480 steps by nan-pulse; 2 rules not examined." in text
     assert "not examined   " in text
     assert len(text.splitlines()) <= 16
+
+
+@pytest.mark.parametrize(
+    ("silent", "unseen", "text"),
+    [
+        (0, 2, "No rule could examine these 400 steps."),
+        (1, 1, "Nothing found in 400 steps by silent-0; 1 rule not examined."),
+        (3, 0, "Nothing found in 400 steps by silent-0, silent-1 and silent-2."),
+        (4, 2, "Nothing found in 400 steps. 4 rules silent, 2 not examined."),
+    ],
+)
+def test_few_silent_rules_are_named_so_that_nobody_thinks_more_was_looked_at(
+    silent: int, unseen: int, text: str
+) -> None:
+    def rule(name: str, needs: str) -> Rule:
+        return Rule(name, (needs,), lambda *_: [], Limits(), Trace, Trace, "Title.")
+
+    rules = [rule(f"silent-{i}", "loss") for i in range(silent)]
+    rules += [rule(f"blind-{i}", "grad_norm") for i in range(unseen)]
+    trace = make_trace(loss=falling_loss())
+    assert one_line(diagnose(trace, rules), trace) == f"optdoctor  HEALTHY  {text}"
+
+
+def test_a_note_is_not_said_to_be_found_by_the_silent_rules() -> None:
+    note = Finding(Severity.NOTE, "s", (1, 2), (Evidence("loss", "e", 1, 0, "rows"),))
+    rules = [
+        Rule("noted", ("loss",), lambda *_: [note], Limits(), Trace, Trace, "Title."),
+        Rule("silent", ("loss",), lambda *_: [], Limits(), Trace, Trace, "Title."),
+    ]
+    trace = make_trace(loss=falling_loss())
+    text = "1 note found in 400 steps; nothing else by silent."
+    assert one_line(diagnose(trace, rules), trace) == f"optdoctor  HEALTHY  {text}"
+    alone = "optdoctor  HEALTHY  1 note found in 400 steps."
+    assert one_line(diagnose(trace, rules[:1]), trace) == alone
 
 
 def test_an_unknown_report_gives_its_reason() -> None:
@@ -207,7 +282,8 @@ def test_an_unknown_report_gives_its_reason() -> None:
 def test_a_treatment_is_spelled_for_the_framework_of_the_run_only() -> None:
     trace = float16_run(framework="huggingface")
     text = render(diagnose(trace), trace)
-    assert "HF         from_pretrained(.., dtype=torch.float32), bf16=True" in text
+    assert "HF         from_pretrained(.., dtype=torch.float32),\n" in text
+    assert "\n             TrainingArguments(bf16=True)" in text.replace(" " * 22, " " * 13)
     assert "plain " not in text
     unknown = render(*CASES["float16"])
     assert "plain      " in unknown
@@ -250,6 +326,15 @@ def test_runs_of_very_different_losses_have_a_scale_each() -> None:
     text = render_many([(diagnose(trace), trace) for trace in traces])
     assert "each row its own scale" in text
     assert sum("█" in line for line in text.splitlines()) == 2
+
+
+def test_the_table_of_runs_shows_a_nan_printed_as_0_as_nan() -> None:
+    loss, norm = falling_loss(), gradient_norms()
+    loss[200:], norm[200:] = 0, np.nan
+    trace = make_trace(loss=loss, grad_norm=norm)
+    line = render_many([(diagnose(trace), trace)]).splitlines()[-6]
+    assert "×××××× " in line
+    assert " NaN  critical" in line
 
 
 def test_the_table_of_runs_puts_the_worst_first() -> None:

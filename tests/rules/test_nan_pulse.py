@@ -153,7 +153,24 @@ def test_broken_weights_make_the_last_row_permanent_and_acquit_the_gradient() ->
     weights = next(e for e in finding.evidence if e.channel == "update_nonfinite")
     assert weights.observed == 7
     assert "after step 2" in weights.what
-    assert "gradient was finite" in weights.what
+    gradient = next(e for e in finding.evidence if e.channel == "grad_nonfinite")
+    assert gradient.observed == 0
+    assert "data and loss did not break them" in gradient.what
+
+
+def test_weights_that_came_broken_are_said_to_have_come_so() -> None:
+    finding = only_finding(losses(NAN, weights_nonfinite=12))
+    assert finding.severity is Severity.CRITICAL
+    weights = next(e for e in finding.evidence if e.channel == "weights_nonfinite")
+    assert weights.observed == 12
+    assert "before the first update" in weights.what
+
+
+def test_whoever_is_inside_already_is_not_told_to_look_inside() -> None:
+    for tensors in ((), small_gpt("float32")):
+        (finding,) = examine(RULE, make_trace(loss=[2.0, NAN, NAN], tensors=tensors)).findings
+        told = [t.title for t in finding.treatments if "from inside" in t.title]
+        assert bool(told) is (not tensors)
 
 
 def test_weights_that_broke_after_the_loss_are_not_its_evidence() -> None:

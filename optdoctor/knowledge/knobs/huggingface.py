@@ -4,7 +4,7 @@ LABEL = "HF"
 LOOK_INSIDE = "Trainer(.., callbacks=[OptDoctorCallback()])"
 
 # Releases before 4.56 call the first argument torch_dtype.
-_FLOAT32 = "from_pretrained(.., dtype=torch.float32), bf16=True"
+_FLOAT32 = "from_pretrained(.., dtype=torch.float32), TrainingArguments(bf16=True)"
 
 KNOBS: dict[str, str | dict[str, str]] = {
     "param_dtype": {"float32": _FLOAT32},

@@ -241,3 +241,29 @@ def test_analyzing_a_console_log_loads_no_heavy_package(tmp_path):
     loaded = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
     assert "optdoctor.engine" in loaded
     assert not loaded & {"torch", "pandas", "scipy", "pyarrow", "transformers"}
+
+
+def test_runs_one_level_below_a_folder_are_found_beside_its_logs(tmp_path, healthy_rows):
+    write_csv(tmp_path / "a.csv", healthy_rows[:40])
+    checkpoint = tmp_path / "outputs" / "checkpoint-40"
+    checkpoint.mkdir(parents=True)
+    history = [{"loss": 3 - i / 50, "step": i} for i in range(1, 41)]
+    (checkpoint / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    code, read = as_json(tmp_path)
+    assert (code, [Path(run["origin"]).name for run in read["runs"]]) == (
+        0,
+        ["a.csv", "trainer_state.json"],
+    )
+
+
+def test_a_log_of_evaluations_alone_counts_them(tmp_path):
+    log = "".join(f"{{'eval_loss': {2 - i / 99:.4f}, 'epoch': {i}.0}}\n" for i in range(40))
+    (tmp_path / "eval.log").write_text(log)
+    _, read = as_json(tmp_path / "eval.log")
+    assert read["runs"][0]["steps"] == [1, 40]
+    assert read["runs"][0]["verdict"] == "unknown"
+
+
+def test_a_log_that_counts_from_zero_is_said_to(tmp_path, healthy_rows):
+    rows = [[step - 1, *more] for step, *more in healthy_rows[:100]]
+    assert "stands here as N + 1" in analyze(write_csv(tmp_path / "train.csv", rows)).stdout

@@ -49,8 +49,6 @@ def _without_illness(diagnosis: Diagnosis, trace: Trace) -> str:
     length = counted(last - first + 1, unit(trace))
     if len(silent) > _NAMED:
         return f"{found} found in {length}. {len(silent)} rules silent, {unseen} not examined."
-    if not silent and not diagnosis.findings:
-        return f"No rule could examine these {length}."
     by = f" by {listed(silent)}" if silent else ""
     if diagnosis.findings and silent:
         by = f"; nothing else{by}"

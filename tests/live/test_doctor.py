@@ -27,6 +27,7 @@ from tqdm import tqdm
 import optdoctor
 from optdoctor.findings import Diagnosis, Severity, Verdict
 from optdoctor.live.doctor import Doctor
+from optdoctor.log import MAX_METRICS
 from optdoctor.readers.run_record import FINDINGS, json_rows
 from optdoctor.report import text
 
@@ -698,3 +699,71 @@ def test_the_record_says_whether_the_loop_logs_before_or_after_it_steps(
             if order == "after":
                 doctor.log(loss=1.0)
     assert json.loads((tmp_path / "run.json").read_text())["log_order"] == order
+
+
+def test_a_second_doctor_relieves_the_first_of_its_optimizer_and_of_its_folder(
+    tmp_path: Path,
+) -> None:
+    model = net()
+    optimizer = adamw(model)
+    first = quiet(model, optimizer, tmp_path / "a")
+    train(model, optimizer, 3, first)
+    second = quiet(model, optimizer, tmp_path / "b")
+    train(model, optimizer, 3, second)
+    assert list(rows(first, "loss")) == [1, 2, 3]
+    assert list(rows(second, "loss")) == [4, 5, 6]
+    another = net()
+    third = quiet(another, adamw(another), tmp_path / "b")
+    assert not optimizer._optimizer_step_post_hooks, "the folder is the third's now"
+    third.close()
+    read = optdoctor.read(tmp_path / "b" / "earlier-1")
+    assert read.series["loss"].rows == 3
+    assert [event.text for event in read.events if event.kind == "gap"] == []
+
+
+def test_a_record_that_was_not_closed_says_so(tmp_path: Path) -> None:
+    model = net()
+    optimizer = adamw(model)
+    doctor = quiet(model, optimizer, tmp_path)
+    train(model, optimizer, 40, doctor)
+    doctor.runs[0].journal.flush()
+    (note,) = [event for event in optdoctor.read(tmp_path).events if event.kind == "gap"]
+    assert "not closed" in note.text
+    doctor.close()
+    assert [event for event in optdoctor.read(tmp_path).events if event.kind == "gap"] == []
+
+
+def test_names_without_end_do_not_fill_the_disk(tmp_path: Path) -> None:
+    model = net()
+    optimizer = adamw(model)
+    with quiet(model, optimizer, tmp_path) as doctor:
+        for i in range(300):
+            doctor.log(loss=1.0, **{f"name{i}": 1.0})
+            optimizer.step()
+    kept = [name for name in doctor.runs[0].trace.series if name.startswith("metric:")]
+    assert len(kept) == MAX_METRICS
+    assert sum(event.kind == "gap" for event in doctor.runs[0].trace.events) == 1
+    assert len(rows(doctor, "loss")) == 300
+
+
+def test_a_nan_that_stays_is_told_within_a_few_updates(tmp_path: Path) -> None:
+    model = net()
+    optimizer = adamw(model)
+    with quiet(model, optimizer, tmp_path) as doctor:
+        for step in range(1, 201):
+            optimizer.step()
+            doctor.log(loss=math.nan if step > 100 else 1.0)
+    nan = [(what, rule, step) for step, what, rule in told(tmp_path) if rule == "nan-pulse"]
+    assert [what for what, _, _ in nan] == ["appeared", "worsened"]
+    assert nan[0][2] <= 102
+    assert nan[1][2] <= 110
+
+
+def test_weights_that_come_broken_are_known_before_the_first_update() -> None:
+    model = net()
+    with torch.no_grad():
+        next(model.parameters()).view(-1)[:3] = math.nan
+    doctor = quiet(model, adamw(model))
+    assert doctor.runs[0].trace.facts["weights_nonfinite"] == 3
+    whole = net()
+    assert "weights_nonfinite" not in quiet(whole, adamw(whole)).runs[0].trace.facts

@@ -24,8 +24,8 @@ from optdoctor.sinks import Place, make
 from optdoctor.trace import Fact
 
 FILTER = (
-    "optdoctor  by step {step} a loss is NaN. The Trainer replaces it in its log, by 0 in the\n"
-    "           end, while logging_nan_inf_filter is on; logging_nan_inf_filter=False shows it."
+    "optdoctor  by step {step} a loss is NaN. The Trainer's log hides it, and shows 0 in the\n"
+    "           end, while logging_nan_inf_filter is on: logging_nan_inf_filter=False."
 )
 NO_METRIC = ("runtime", "per_second", "total_flos", "train_loss")
 AGREES = 1e-3

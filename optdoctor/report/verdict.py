@@ -47,10 +47,11 @@ def _without_illness(diagnosis: Diagnosis, trace: Trace) -> str:
     silent = list(diagnosis.with_status(Status.CLEAR))
     unseen = sum(o.status not in (Status.CLEAR, Status.FOUND) for o in diagnosis.outcomes.values())
     length = counted(last - first + 1, unit(trace))
+    if not unseen:
+        return f"{found} found in {length}; all {len(diagnosis.outcomes)} rules looked."
     if len(silent) > _NAMED:
         return f"{found} found in {length}. {len(silent)} rules silent, {unseen} not examined."
     by = f" by {listed(silent)}" if silent else ""
     if diagnosis.findings and silent:
         by = f"; nothing else{by}"
-    rest = f"; {counted(unseen, 'rule')} not examined" if unseen else ""
-    return f"{found} found in {length}{by}{rest}."
+    return f"{found} found in {length}{by}; {counted(unseen, 'rule')} not examined."

@@ -246,7 +246,8 @@ def test_a_healthy_report_is_short_and_says_what_was_not_examined() -> None:
     ("silent", "unseen", "text"),
     [
         (1, 1, "Nothing found in 400 steps by silent-0; 1 rule not examined."),
-        (3, 0, "Nothing found in 400 steps by silent-0, silent-1 and silent-2."),
+        (3, 0, "Nothing found in 400 steps; all 3 rules looked."),
+        (2, 1, "Nothing found in 400 steps by silent-0 and silent-1; 1 rule not examined."),
         (4, 2, "Nothing found in 400 steps. 4 rules silent, 2 not examined."),
     ],
 )

@@ -35,6 +35,7 @@ class Series:
     high_step: IntArray  # the step of `high`
     bad: IntArray  # rows that are NaN or infinite
     first_bad: IntArray  # the step of the first of them
+    last_bad: IntArray  # the step of the last of them
     count: IntArray  # recorded rows
 
     def __post_init__(self) -> None:
@@ -121,6 +122,7 @@ class TensorStore:
         self._low = np.full(width, np.nan, np.float32)
         self._high_step = np.full(width, NO_STEP, np.int64)
         self._first_bad = np.full(width, NO_STEP, np.int64)
+        self._last_bad = np.full(width, NO_STEP, np.int64)
         self._bad = np.zeros(width, np.int64)
 
     @property
@@ -138,6 +140,7 @@ class TensorStore:
         self._low, self._high = np.append(self._low, nothing), np.append(self._high, nothing)
         self._high_step = np.append(self._high_step, nowhere)
         self._first_bad = np.append(self._first_bad, nowhere)
+        self._last_bad = np.append(self._last_bad, nowhere)
         self._bad = np.append(self._bad, np.zeros(more, np.int64))
         self._history = [(step, np.append(row, nothing)) for step, row in self._history]
         self._newest = [(step, np.append(row, nothing)) for step, row in self._newest]
@@ -161,6 +164,7 @@ class TensorStore:
         self._low[lower] = row[lower]
         if not finite.all():
             self._first_bad[~finite & (self._bad == 0)] = step
+            self._last_bad[~finite] = step
             self._bad += ~finite
 
     def series(self) -> Series:
@@ -177,6 +181,7 @@ class TensorStore:
             high_step=self._high_step.copy(),
             bad=self._bad.copy(),
             first_bad=self._first_bad.copy(),
+            last_bad=self._last_bad.copy(),
             count=np.full(width, self._seen, np.int64),
         )
 
@@ -193,6 +198,7 @@ class _Buckets:
     high_step: IntArray
     bad: IntArray
     first_bad: IntArray
+    last_bad: IntArray
     count: IntArray
 
     @classmethod
@@ -213,6 +219,7 @@ class _Buckets:
             extreme,
             np.where(finite, steps, nowhere),
             (~finite).astype(np.int64),
+            np.where(finite, nowhere, steps),
             np.where(finite, nowhere, steps),
             np.ones(len(steps), np.int64),
         )
@@ -252,6 +259,7 @@ class _Buckets:
             np.where(high_step == never, NO_STEP, high_step),
             np.add.reduceat(self.bad, starts),
             np.where(first_bad == never, NO_STEP, first_bad),
+            np.maximum.reduceat(self.last_bad, starts),
             np.add.reduceat(self.count, starts),
         )
 

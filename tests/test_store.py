@@ -49,11 +49,13 @@ def bucket(rows: list[tuple[int, float]]) -> dict[str, float]:
         "high_step": NO_STEP,
         "bad": 0,
         "first_bad": NO_STEP,
+        "last_bad": NO_STEP,
         "count": len(rows),
     }
     for step, value in rows:
         if not math.isfinite(value):
             said["bad"] += 1
+            said["last_bad"] = step
             if said["first_bad"] == NO_STEP:
                 said["first_bad"] = step
             continue
@@ -205,7 +207,7 @@ def test_the_ledger_of_a_tensor_is_that_of_one_bucket_over_the_run(
     series = store.series()
     for p in range(3):
         said = bucket([(step, float(value)) for step, value in enumerate(rows[:, p], 1)])
-        for name in ("low", "high", "high_step", "bad", "first_bad", "count"):
+        for name in ("low", "high", "high_step", "bad", "first_bad", "last_bad", "count"):
             np.testing.assert_equal(getattr(series, name)[p].item(), said[name], err_msg=name)
 
 

@@ -30,9 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optdoctor import rule
-from optdoctor.curves import lookup, masked_zeros, spans
+from optdoctor.curves import lookup, masked_zeros, spans, unmasked
 from optdoctor.findings import Evidence, Finding, Severity, Treatment
-from optdoctor.store import Series
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace
 from optdoctor.trace import Trace
 
@@ -52,71 +51,62 @@ class Limits(rule.Limits):
 
 
 def check(trace: Trace, limits: Limits) -> list[Finding]:
-    loss = trace.series["loss"]
-    masked = _masked(trace)  # [T]
-    sick = _with_first_window((loss.bad > 0) | masked, masked, trace)
-    rows_bad = np.where(loss.bad > 0, loss.bad, np.where(sick, loss.count, 0))  # [T]
-    if rows_bad.sum() <= limits.healthy:
+    norm = trace.series.get("grad_norm")
+    masked = masked_zeros(trace.series["loss"], norm)  # [T]
+    loss = unmasked(trace.series["loss"], norm)
+    sick = loss.bad > 0
+    if loss.bad.sum() <= limits.healthy or not sick.any():
         return []
     stretches = spans(sick)
     start, end = stretches[-1]
-    follows = end < len(sick) - 1 or (math.isfinite(loss.values[end]) and not masked[end])
-    broken = _broken_weights(trace, _step_of(loss, start))
-    permanent = not follows and (rows_bad[start:].sum() >= limits.permanent_rows or bool(broken))
-    if not permanent:
-        start = stretches[0][0]
-    first, last = _step_of(loss, start), int(loss.steps[end])
-    num_bad, num_rows = int(rows_bad[start:].sum()), int(loss.count[start : end + 1].sum())
+    follows = math.isfinite(loss.values[-1])
+    tail = int(loss.bad[start:].sum())
+    broken = _broken_weights(trace, int(loss.first_bad[start]))
+    permanent = not follows and (tail >= limits.permanent_rows or bool(broken))
+    start = start if permanent else stretches[0][0]
+    first = int(loss.first_bad[start])
+    last = int(loss.steps[-1] if permanent else loss.last_bad[end])
+    whole = [] if broken else _whole_weights(trace, first)
+    num_bad = int(loss.bad[start:].sum())
+    num_rows = num_bad if permanent else loss.rows
     course = PERMANENT if permanent else ISOLATED if follows else OPEN
     if permanent:
         where = f"from step {first} to the end, {last}"
     else:
         where = f"at step {first}" if first == last else f"between step {first} and step {last}"
     what = f"of {num_rows:,} losses NaN or infinite: {course}"
-    evidence = [Evidence("loss", what, num_bad, limits.healthy, "rows"), *broken]
+    evidence = [Evidence("loss", what, num_bad, limits.healthy, "rows"), *broken, *whole]
     if masked.any():
-        what = "losses printed as 0 in place of NaN: their gradient norm is not finite"
-        evidence.append(Evidence("grad_norm", what, int(masked.sum()), limits.healthy, "rows"))
+        evidence += _masked(trace, masked, limits)
+    word = "Inf" if np.isinf(loss.values[sick]).all() else "NaN"
     return [
         Finding(
             severity=Severity.CRITICAL if permanent else Severity.WARN,
             summary=(
-                f"NaN loss {where}: {num_bad:,} of {num_rows:,} losses (limit {limits.healthy})."
+                f"{word} loss {where}: {num_bad:,} of {num_rows:,} losses (limit {limits.healthy})."
             ),
             steps=(first, last),
             evidence=tuple(evidence),
-            treatments=_treatments(first, course, bool(broken), bool(trace.tensors)),
+            treatments=_treatments(first, course, trace, bool(broken), bool(whole)),
         )
     ]
 
 
-def _masked(trace: Trace) -> NDArray[np.bool_]:
-    """[T]: losses of exactly 0 at steps whose gradient norm is not finite."""
-    return masked_zeros(trace.series["loss"], trace.series.get("grad_norm"))
-
-
-def _with_first_window(
-    sick: NDArray[np.bool_], masked: NDArray[np.bool_], trace: Trace
-) -> NDArray[np.bool_]:
-    """`sick` with the rows before a masked stretch whose gradient norm was already not finite.
-
-    The first window that holds a NaN is logged as the mean of its finite part.
-    """
-    if not masked.any():
-        return sick
-    loss = trace.series["loss"]
-    norm = lookup(trace.series["grad_norm"], loss.steps, absent=1.0)
-    wide = sick.copy()
-    for start, _ in spans(masked):
-        row = start - 1
-        while row >= 0 and not wide[row] and not math.isfinite(norm[row]):
-            wide[row] = True
-            row -= 1
-    return wide
-
-
-def _step_of(loss: Series, row: int) -> int:
-    return int(loss.first_bad[row]) if loss.bad[row] else int(loss.steps[row])
+def _masked(trace: Trace, masked: NDArray[np.bool_], limits: Limits) -> list[Evidence]:
+    """What the log printed in place of NaN, and what it showed just before."""
+    loss, norm = trace.series["loss"], trace.series["grad_norm"]
+    count = int(np.where(masked, loss.count, 0).sum())
+    what = "losses printed as 0 in place of NaN: their gradient norm is not finite"
+    evidence = [Evidence("grad_norm", what, count, limits.healthy, "rows")]
+    beside = lookup(norm, loss.steps, absent=1.0)
+    row = int(np.flatnonzero(masked)[0]) - 1
+    before = 0
+    while row >= 0 and not math.isfinite(beside[row]):
+        before, row = before + 1, row - 1
+    if before:
+        what = "rows just before them with a finite loss and such a gradient norm"
+        evidence.append(Evidence("grad_norm", what, before, limits.healthy, "rows"))
+    return evidence
 
 
 def _broken_weights(trace: Trace, onset: int) -> list[Evidence]:
@@ -144,8 +134,21 @@ def _broken_weights(trace: Trace, onset: int) -> list[Evidence]:
     return evidence
 
 
+def _whole_weights(trace: Trace, first: int) -> list[Evidence]:
+    """That the weights stayed finite, where every update sampled since then left them so."""
+    if "update_nonfinite" not in trace.series:
+        return []
+    update = trace.series["update_nonfinite"]
+    since = update.steps >= first
+    if not since.any() or float(np.nansum(update.values[since])) > 0:
+        return []
+    step = int(update.steps[-1])
+    what = f"weights NaN or infinite up to step {step}: data or loss function, not the weights"
+    return [Evidence("update_nonfinite", what, 0, 0, "elements")]
+
+
 def _treatments(
-    since: int, course: str, weights_broken: bool, watched: bool
+    since: int, course: str, trace: Trace, weights_broken: bool, weights_whole: bool
 ) -> tuple[Treatment, ...]:
     inside = Treatment(
         title="Watch the run from inside: one line tells which update broke which weights",
@@ -177,7 +180,8 @@ def _treatments(
         source="NaN weights give NaN at every step",
     )
     chosen = {PERMANENT: (back,), ISOLATED: (batch,), OPEN: (wait,)}[course]
-    return chosen if watched else (*chosen, inside)
+    chosen = (batch,) if weights_whole else chosen
+    return chosen if trace.tensors else (*chosen, inside)
 
 
 def _sick() -> Trace:

@@ -91,17 +91,21 @@ def test_a_zero_beside_a_bad_gradient_norm_is_a_hidden_nan() -> None:
     assert hidden.observed == 3
 
 
-def test_the_first_window_with_a_finite_mean_counts_where_its_gradient_norm_is_bad() -> None:
-    finding = only_finding(logged([(2.0, 1.0), (1.4, NAN), (0.0, NAN), (0.0, NAN)]))
-    assert finding.steps == (2, 4)
-    assert finding.evidence[0].observed == 3
-
-
-def test_every_row_with_a_bad_gradient_norm_right_before_the_hidden_ones_counts() -> None:
-    finding = only_finding(logged([(1.6, NAN), (1.4, INF), (0.0, NAN), (0.0, NAN)]))
-    assert (finding.steps, finding.evidence[0].observed) == ((1, 4), 4)
-    finding = only_finding(logged([(1.6, NAN), (1.5, 1.0), (1.4, INF), (0.0, NAN), (0.0, NAN)]))
-    assert (finding.steps, finding.evidence[0].observed) == ((3, 5), 3)
+@pytest.mark.parametrize(
+    ("rows", "before"),
+    [
+        ([(2.0, 1.0), (1.4, NAN), (0.0, NAN), (0.0, NAN)], 1),
+        ([(1.6, NAN), (1.4, INF), (0.0, NAN), (0.0, NAN)], 2),
+        ([(1.6, NAN), (1.5, 1.0), (0.0, NAN), (0.0, NAN)], 0),
+    ],
+)
+def test_rows_before_the_hidden_ones_are_told_but_not_counted_as_nan(
+    rows: Sequence[tuple[float, float]], before: int
+) -> None:
+    finding = only_finding(logged(rows))
+    assert (finding.steps, finding.evidence[0].observed) == ((3, 4), 2)
+    told = [e.observed for e in finding.evidence if "just before" in e.what]
+    assert told == ([before] if before else [])
 
 
 def test_a_bad_gradient_norm_without_a_hidden_loss_is_no_business_of_this_rule() -> None:
@@ -181,3 +185,37 @@ def test_weights_that_broke_after_the_loss_are_not_its_evidence() -> None:
         losses(2.0, NAN, 2.0, 2.0, 2.0, update_nonfinite=broken, tensors=tensors)
     )
     assert [e.channel for e in finding.evidence] == ["loss"]
+
+
+@pytest.mark.parametrize("rows", [400, 200_000])
+def test_hidden_losses_are_found_with_their_step_however_long_the_log(rows: int) -> None:
+    loss, norm = np.full(rows, 2.0), np.ones(rows)
+    loss[rows // 2 + 1 :], norm[rows // 2 + 1 :] = 0.0, NAN
+    finding = only_finding(make_trace(loss=loss, grad_norm=norm))
+    assert finding.steps == (rows // 2 + 2, rows)
+    assert finding.evidence[0].observed == rows - rows // 2 - 1
+    loss[rows // 2 + 2 :], norm[rows // 2 + 2 :] = 2.0, 1.0
+    finding = only_finding(make_trace(loss=loss, grad_norm=norm))
+    assert finding.steps == (rows // 2 + 2, rows // 2 + 2)
+
+
+def test_an_isolated_nan_keeps_its_step_in_a_million_rows() -> None:
+    loss = np.full(1_000_000, 2.0)
+    loss[[345_677, 777_776]] = NAN
+    finding = only_finding(make_trace(loss=loss))
+    assert finding.steps == (345_678, 777_777)
+    assert "2 of 1,000,000 losses" in finding.summary
+
+
+def test_an_infinite_loss_is_not_called_nan() -> None:
+    assert only_finding(losses(2.0, INF, INF)).summary.startswith("Inf loss")
+    assert only_finding(losses(2.0, INF, NAN)).summary.startswith("NaN loss")
+
+
+def test_weights_that_stay_finite_acquit_the_optimizer_and_spare_the_checkpoints() -> None:
+    tensors = small_gpt("float32")
+    whole = np.zeros((4, len(tensors)))
+    finding = only_finding(losses(2.0, NAN, NAN, NAN, update_nonfinite=whole, tensors=tensors))
+    assert finding.severity is Severity.CRITICAL
+    assert any("not the weights" in e.what for e in finding.evidence)
+    assert not any("checkpoint" in t.title for t in finding.treatments)

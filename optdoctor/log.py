@@ -1,6 +1,7 @@
 """Collects the rows of a log the same way for all formats: names, numbers, steps, repetitions."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +22,10 @@ MAX_STEP = 2**53
 """Where floats stop holding every integer: no step of a run."""
 MAX_DECIMALS = 6
 """Decimals beyond which a number was written in full and not rounded."""
+_SPELLED_BY_C = re.compile(
+    r"(?P<sign>[-+]?)(?:nan\(\w*\)|1\.#(?:(?P<infinite>inf)|ind|[qs]nan)0*(?:e\+0+)?)", re.I
+)
+"""NaN and infinity as C prints them on Windows: -nan(ind), 1.#QNAN, -1.#IND, 1.#INF00."""
 
 
 def number(value: object) -> float | None:
@@ -36,7 +41,9 @@ def number(value: object) -> float | None:
         try:
             return float(value.strip())
         except ValueError:
-            return None
+            spelled = _SPELLED_BY_C.fullmatch(value.strip())
+        if spelled is not None:
+            return float(f"{spelled['sign']}{spelled['infinite'] or 'nan'}")
     return None
 
 
@@ -45,7 +52,8 @@ class Log:
     """Collects the rows of one log.
 
     Steps that go back are a resume: the rows from there on belong to a branch that was left. Steps
-    that go back while the epoch rises are counted within the epoch, and are added up.
+    that go back while the epoch rises are counted within the epoch, and are added up. Rows of one
+    step, as of several ranks, are one row: their mean, NaN if any of them is.
     """
 
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -56,6 +64,7 @@ class Log:
     lines_skipped: int = 0
     _rows: dict[str, tuple[list[int], list[float]]] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)  # {name in the log: its series or ""}
+    _merged: dict[str, int] = field(default_factory=dict)  # {series: rows in its newest one}
     _owners: dict[str, str] = field(default_factory=dict)  # {channel: the name that fills it}
     _num_metrics: int = 0
     _counted: int = 0
@@ -80,9 +89,12 @@ class Log:
             return False
         self._counted += "loss" in known
         self._counted_evaluations += "eval_loss" in known
-        where = self._place(number(step), known)
+        at = number(step)
+        where = self._place(at, known)
+        if "loss" in known:
+            self._see_resume(where)
         for name, value in known.items():
-            self._put(name, where, value)
+            self._put(name, where, value, merges=at is not None)
         return True
 
     def skip(self, lines: int = 1) -> None:
@@ -182,15 +194,34 @@ class Log:
         self._last_step = step + self._offset
         return self._last_step
 
-    def _put(self, name: str, step: int, value: float) -> None:
-        steps, values = self._rows.setdefault(name, ([], []))
-        if steps and step < steps[-1] and name == "loss":
+    def _see_resume(self, step: int) -> None:
+        steps, _ = self._rows.get("loss", ([], []))
+        if steps and step < steps[-1]:
             self.event(step, "resume", f"steps go back from {steps[-1]} to {step}")
-        while steps and steps[-1] >= step:
-            steps.pop()
-            values.pop()
+            self._merged.clear()  # no row merges with one of the branch that was left
+
+    def _put(self, name: str, step: int, value: float, merges: bool) -> None:
+        steps, values = self._rows.setdefault(name, ([], []))
+        rows = 1
+        if steps and step <= steps[-1]:
+            if merges and step == steps[-1]:
+                rows += self._merged.get(name, 0)
+                value = _mean(values[-1], value, rows)
+            while steps and steps[-1] >= step:
+                steps.pop()
+                values.pop()
         steps.append(step)
         values.append(value)
+        self._merged[name] = rows
+
+
+def _mean(mean: float, value: float, rows: int) -> float:
+    """The mean of `rows` rows from that of all but the last, and the last. Equals stay exact."""
+    if rows == 1:
+        return value
+    if math.isfinite(mean) and math.isfinite(value):
+        return mean + (value / rows - mean / rows)
+    return mean + value
 
 
 def _usual_distance(steps: IntArray) -> int | None:

@@ -11,7 +11,15 @@ from optdoctor.rule import Limits, Rule
 
 
 class SettingsError(ValueError):
-    """One sentence: the key, what is wrong, what is allowed."""
+    """The key and what is wrong with it, what is allowed, and the file if it was set in one."""
+
+    def __init__(self, reason: str, remedy: str, path: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.remedy, self.path = reason, remedy, path
+
+    def __str__(self) -> str:
+        said = f"{self.reason}; {self.remedy}"
+        return f"{self.path}: {said}" if self.path else said
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +44,14 @@ class Settings:
         by_name = {rule.name: rule for rule in rules}
         for name in (*self.select, *self.ignore, *self.limits):
             if name not in by_name:
-                raise SettingsError(f"no rule is named {name!r}; known: {', '.join(by_name)}")
-        kept = [
+                raise SettingsError(f"no rule is named {name!r}", f"known: {', '.join(by_name)}")
+        # Also those of rules left out: a wrong limit is never passed over.
+        for name, changes in self.limits.items():
+            by_name[name] = replace(by_name[name], limits=_with(by_name[name], changes))
+        return tuple(
             rule
             for name, rule in by_name.items()
             if (not self.select or name in self.select) and name not in self.ignore
-        ]
-        return tuple(
-            replace(rule, limits=_with(rule, self.limits[rule.name]))
-            if rule.name in self.limits
-            else rule
-            for rule in kept
         )
 
 
@@ -58,12 +63,12 @@ def _with(rule: Rule, changes: Mapping[str, float]) -> Limits:
     for name, value in changes.items():
         if name not in known:
             raise SettingsError(
-                f"{rule.name} has no limit {name!r}; known: {', '.join(sorted(known))}"
+                f"{rule.name} has no limit {name!r}", f"known: {', '.join(sorted(known))}"
             )
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise SettingsError(f"limit {rule.name}.{name} must be a number, not {value!r}")
+            raise SettingsError(f"limit {rule.name}.{name} is {value!r}", "make it a number")
         if not isfinite(value):
-            raise SettingsError(f"limit {rule.name}.{name} must be finite, not {value!r}")
+            raise SettingsError(f"limit {rule.name}.{name} is {value!r}", "make it finite")
     return replace(rule.limits, **dict[str, Any](changes))
 
 
@@ -77,17 +82,19 @@ def from_table(table: Mapping[str, Any]) -> Settings:
     given = {key.replace("-", "_"): value for key, value in table.items()}
     for key, value in given.items():
         if key not in known:
-            raise SettingsError(f"unknown key {key!r}; known: {', '.join(sorted(known))}")
+            raise SettingsError(f"unknown key {key!r}", f"known: {', '.join(sorted(known))}")
         if key in ("select", "ignore"):
             if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-                raise SettingsError(f"{key} must be a list of rule names, not {value!r}")
+                raise SettingsError(f"{key} is {value!r}", "make it a list of rule names")
             given[key] = tuple(value)
         if key == "fail_on" and value not in FAIL_ON:
-            raise SettingsError(f"fail_on must be one of {', '.join(FAIL_ON)}, not {value!r}")
+            raise SettingsError(f"fail_on is {value!r}", f"known: {', '.join(FAIL_ON)}")
         if key == "limits" and not (
             isinstance(value, dict) and all(isinstance(v, dict) for v in value.values())
         ):
-            raise SettingsError("limits must be tables, [tool.optdoctor.limits.<rule>]")
+            raise SettingsError(
+                f"limits is {value!r}", "make them tables, [tool.optdoctor.limits.<rule>]"
+            )
     return Settings(**given)
 
 
@@ -97,15 +104,24 @@ def load(start: Path | None = None) -> Settings:
     Raises:
         SettingsError: the file is no TOML, or holds an unknown key.
     """
+    path = nearest(start)
+    if path is None:
+        return Settings()
+    try:
+        table: Any = tomllib.loads(path.read_text("utf-8"))
+        for above, key in (("tool", "tool"), ("tool.optdoctor", "optdoctor")):
+            table = table.get(key, {})
+            if not isinstance(table, dict):
+                raise SettingsError(f"{above} is {table!r}", "make it a table")
+        return from_table(table)
+    except SettingsError as error:
+        raise SettingsError(error.reason, error.remedy, str(path)) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise SettingsError(str(error), "make it a TOML file that can be read", str(path)) from error
+
+
+def nearest(start: Path | None = None) -> Path | None:
+    """The pyproject.toml at or above `start`, by default the working folder; None without one."""
     folder = (start or Path.cwd()).resolve()
-    for path in (parent / "pyproject.toml" for parent in (folder, *folder.parents)):
-        if path.is_file():
-            try:
-                document = tomllib.loads(path.read_text("utf-8"))
-                table = document.get("tool", {}).get("optdoctor", {})
-                if not isinstance(table, dict):
-                    raise SettingsError(f"tool.optdoctor must be a table, not {table!r}")
-                return from_table(table)
-            except (OSError, ValueError) as error:
-                raise SettingsError(f"{path}: {error}") from error
-    return Settings()
+    candidates = (parent / "pyproject.toml" for parent in (folder, *folder.parents))
+    return next((path for path in candidates if path.is_file()), None)

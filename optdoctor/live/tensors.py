@@ -95,20 +95,27 @@ def _math_dtype(dtype: str, fused: bool) -> str:
 
 
 def facts_of(optimizer: Optimizer, probe: Probe, tensors: Iterable[TensorInfo]) -> dict[str, Fact]:
-    """Run channels that are known before step 1; the least precise value where tensors differ."""
-    trained = [t for t in tensors if t.in_optimizer]
-    groups = optimizer.param_groups
-    facts: dict[str, Fact] = dict(probe.facts(groups[0]))
-    of_main = probe.facts(groups[main_group(trained)])
+    """Run channels that are known before step 1; of groups that differ, the least precise.
+
+    Epsilon and betas are those of a group that holds tensors of the least precise arithmetic: a
+    number format and an epsilon that never meet would tell of a fault that nobody has.
+    """
+    given = [t for t in tensors if t.in_optimizer]
+    trained = [t for t in given if t.trainable] or given
+    math_dtype = least_precise([t.math_dtype for t in trained])
+    groups = [probe.facts(group) for group in optimizer.param_groups]
+    exposed = sorted({t.group for t in trained if t.math_dtype == math_dtype}) or [0]
+    facts: dict[str, Fact] = dict(groups[exposed[0]])
+    of_main = groups[main_group(trained)]
     facts |= {k: of_main[k] for k in ("weight_decay", "momentum") if k in of_main}
-    if epsilons := [e for g in groups if (e := probe.facts(g).get("eps")) and e > 0]:
+    if epsilons := [e for g in exposed if (e := groups[g].get("eps")) and e > 0]:
         facts["eps"] = min(epsilons)
     return facts | {
         "optimizer": type(optimizer).__name__,
         "optimizer_family": probe.family,
         "param_dtype": least_precise([t.dtype for t in trained]),
         "state_dtype": least_precise([t.state_dtype for t in trained if t.state_dtype]),
-        "math_dtype": least_precise([t.math_dtype for t in trained]),
+        "math_dtype": math_dtype,
         "num_parameters": sum(t.num_elements for t in trained if t.trainable),
     }
 

@@ -37,8 +37,8 @@ def read(path: str | Path, reader: str | None = None) -> Trace:
     """
     try:
         if str(path) == "-":
-            return read_source(Source(sys.stdin.buffer.read(), "-"), reader)
-        runs = runs_in(Path(path))
+            return read_source(Source(_standard_input(), "-"), reader)
+        runs = runs_in(path)
         if len(runs) > 1:
             some = ", ".join(str(run) for run in runs[:3])
             raise Unreadable(f"{len(runs)} runs in this folder", f"name one of them: {some}, ..")
@@ -47,17 +47,30 @@ def read(path: str | Path, reader: str | None = None) -> Trace:
         raise Unreadable(error.reason, error.remedy, str(path)) from error
 
 
-def runs_in(path: Path) -> list[Path]:
+def _standard_input() -> bytes:
+    remedy = "pipe a log into it or name a file"
+    if sys.stdin is None:
+        raise Unreadable("standard input is closed", remedy)
+    try:
+        return sys.stdin.buffer.read()
+    except OSError as error:
+        raise Unreadable(f"standard input: {error.strerror or error}", remedy) from error
+
+
+def runs_in(path: str | Path) -> list[Path]:
     """The runs that a path names: itself, or those in a folder and directly below it.
 
     Raises:
         Unreadable: it does not exist, or no reader claims anything in it.
     """
-    if not path.exists():
-        raise Unreadable("no such file or folder", "check the path")
-    if not path.is_dir():
-        return [path]
+    if path == "":  # which Path would take for the working folder
+        raise Unreadable("the path is empty", "name a log or a run folder")
+    path = Path(path)
     try:
+        if not path.exists():
+            raise Unreadable("no such file or folder", "check the path")
+        if not path.is_dir():
+            return [path]
         if found := _run_of(path):
             return found
         inside = sorted(path.iterdir())
@@ -66,7 +79,7 @@ def runs_in(path: Path) -> list[Path]:
             if folder.is_dir() and not folder.name.startswith((".", "earlier-")):
                 found += _run_of(folder)
     except OSError as error:
-        raise Unreadable(error.strerror or str(error), "check the folder's permissions") from error
+        raise Unreadable(error.strerror or str(error), "check path and permissions") from error
     if not found:
         raise Unreadable("nothing in this folder is a log that is known", f"known: {FORMATS}")
     return found

@@ -1,10 +1,11 @@
 """Adam's second moment is zero where the first moment is not.
 
 ## What it finds
-The share of all entries with second moment = 0 and first moment != 0 in one sampled step; fires
-above `share`. How bad that is follows from dtype, beta2 and epsilon: the largest gradient whose
-square still rounds to 0 in the state, over the epsilon that the update's dtype keeps, is how many
-learning rates such an entry can move in one step.
+The share of all entries with second moment = 0 and first moment != 0; fires where it exceeds
+`share` in more than `passing` samples in a row, or in the sample in which the run breaks. Critical
+once the loss or an update is not finite, a warning before. How bad it can get follows from dtype,
+beta2 and epsilon: the largest gradient whose square still rounds to 0 in the state, over the
+epsilon that the update's dtype keeps, is how many learning rates an entry can move in one step.
 ## Why it matters
 Adam divides the first moment by sqrt(second moment) + epsilon. With the second moment at 0 only
 epsilon is left: 1e-8 allows steps of 546,000 learning rates, and in float16 arithmetic it is 0
@@ -35,6 +36,7 @@ from optdoctor import rule
 from optdoctor.curves import spans
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
 from optdoctor.knowledge.precision import FORMATS, round_to, short
+from optdoctor.store import IntArray
 from optdoctor.synthetic import falling_loss, make_trace, small_gpt
 from optdoctor.trace import Trace
 
@@ -43,11 +45,14 @@ TRIED = "4 of 4 small float16 runs recovered: tests/clinic/test_underflow_traini
 
 @dataclass(frozen=True, slots=True)
 class Limits(rule.Limits):
-    rows: int = 1
-    """One sampled step is enough: it counts the fault itself."""
+    rows: int = 2
+    """Two samples: one alone can be a flicker, and the run may break in the second."""
     share: float = 0.002
     """Largest share of zeroed entries of a healthy run: 9 kinds of small healthy runs had none at
     all, 4 sick ones 67 %."""
+    passing: int = 2
+    """Most samples in a row above `share` that pass as a flicker of a healthy start, unless the run
+    breaks within them: float16 runs with scaled losses showed one at step 1 and trained well."""
     harmless_step: float = 1.0
     """Largest step of a zeroed entry, in learning rates, that is no harm: Adam's usual step."""
     bounded_step: float = 100.0
@@ -72,16 +77,19 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     if step <= limits.harmless_step:
         return []
     zero = trace.series["moment2_zero"]
-    zeroed, measured = _counts(trace)
+    of_dtype = np.array([t.state_dtype in ("", state_dtype) for t in trace.tensors], bool)  # [P]
+    zeroed, measured = _counts(trace, of_dtype)
     share = zeroed / np.maximum(measured, 1)  # [T]
-    sick = share > limits.share
-    if not sick.any():
+    broke = _broke_at(trace)
+    stretches = _lasting(share > limits.share, zero.steps, broke, limits)
+    if not stretches:
         return []
-    rows = spans(sick)
-    first, last = rows[0][0], rows[-1][1]
-    worst = int(np.nanargmax(np.where(sick, share, -1)))
-    by_tensor = np.asarray(zero.values[first], np.float64)
+    first, last = stretches[0][0], stretches[-1][1]
+    worst = max((row for a, b in stretches for row in range(a, b + 1)), key=lambda r: share[r])
+    by_tensor = np.where(of_dtype, np.asarray(zero.values[first], np.float64), np.nan)
+    harmed = broke is not None and broke >= zero.steps[first]
     bounded = step <= limits.bounded_step
+    severity = Severity.NOTE if bounded else Severity.CRITICAL if harmed else Severity.WARN
     what = f"entries of {state_dtype} second moment zero, first moment not, at step"
     evidence = [
         _percent(f"{what} {zero.steps[first]}", share[first], limits),
@@ -91,7 +99,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
         evidence.insert(1, _percent(f"{what} {zero.steps[worst]}, the worst", share[worst], limits))
     return [
         Finding(
-            severity=Severity.NOTE if bounded else Severity.CRITICAL,
+            severity=severity,
             summary=(
                 f"{round(zeroed[first]):,} of {measured[first]:,} second-moment entries are zero in"
                 f" {state_dtype} while the first moment is not:"
@@ -103,6 +111,31 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
             treatments=_treatments(state_dtype, eps, limits, bounded),
         )
     ]
+
+
+def _lasting(
+    sick: NDArray[np.bool_], steps: IntArray, broke: int | None, limits: Limits
+) -> list[tuple[int, int]]:
+    """Stretches of sick samples that are long enough, or that the run broke in."""
+    breaking = -1 if broke is None else int(np.searchsorted(steps, broke, side="right")) - 1
+    return [
+        (first, last)
+        for first, last in spans(sick)
+        if last - first + 1 > limits.passing or first <= breaking <= last
+    ]
+
+
+def _broke_at(trace: Trace) -> int | None:
+    """The first step at which the loss or an update was not finite, None if none was."""
+    steps = []
+    if "loss" in trace.series:
+        loss = trace.series["loss"]
+        steps += loss.first_bad[loss.bad > 0][:1].tolist()
+    if "update_nonfinite" in trace.series:
+        update = trace.series["update_nonfinite"]
+        counts = np.nansum(np.asarray(update.values, np.float64), axis=1)  # [T]
+        steps += update.steps[counts > 0][:1].tolist()
+    return min(steps, default=None)
 
 
 def _percent(what: str, share: float, limits: Limits) -> Evidence:
@@ -125,12 +158,14 @@ def _largest_gradient(state_dtype: str, beta2: float) -> float:
     return math.sqrt(FORMATS[state_dtype].smallest / 2 / (1 - beta2))
 
 
-def _counts(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _counts(
+    trace: Trace, among: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """[T] each: elements that are zeroed, and elements measured, at each sample."""
     values = np.asarray(trace.series["moment2_zero"].values, np.float64)  # [T, P]
-    finite = np.isfinite(values)
-    zeroed = np.where(finite, values * trace.num_elements, 0).sum(axis=1)
-    return zeroed, np.where(finite, trace.num_elements, 0).sum(axis=1)
+    counted = np.isfinite(values) & among
+    zeroed = np.where(counted, values * trace.num_elements, 0).sum(axis=1)
+    return zeroed, np.where(counted, trace.num_elements, 0).sum(axis=1)
 
 
 def _treatments(
@@ -173,7 +208,7 @@ def _run(dtype: str, zero: float) -> Trace:
 RULE = rule.Rule(
     name="second-moment-underflow",
     needs=("moment2_zero", "state_dtype", "eps", "beta2"),
-    uses=("math_dtype",),
+    uses=("math_dtype", "loss", "update_nonfinite"),
     explains=("nan-pulse", "nonfinite-gradient", "divergence"),
     mechanism=True,
     check=check,

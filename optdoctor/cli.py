@@ -1,9 +1,14 @@
 """The command line. Exit codes: 0 nothing grave, 1 a finding, 2 unreadable, 3 our own fault."""
 
+import errno
+import io
+import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -26,7 +31,37 @@ class Failure:
     code: int
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@contextmanager
+def _standard_output(code: int = CLEAR) -> Iterator[None]:
+    """Ends with `code` where whoever read the output has left, with 3 where it takes no text."""
+    try:
+        yield
+        return
+    except BrokenPipeError:
+        pass
+    except OSError as error:
+        reason = f"cannot be written ({error.strerror or error})"
+        _complain(Failure("standard output", reason, "give it a place that takes text", FAILED))
+        code = max(code, FAILED)
+    # What is still buffered would fail once more, and loudly, when the interpreter ends.
+    with suppress(OSError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+class _Command(click.Command):
+    """A command whose help too may be written to a full disk or a pipe that was closed."""
+
+    def make_context(self, *args: Any, **more: Any) -> click.Context:
+        with _standard_output():
+            return super().make_context(*args, **more)
+
+
+class _Group(_Command, click.Group):
+    command_class = _Command
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="optdoctor", message="%(prog)s %(version)s")
 def main() -> None:
     """A doctor for neural-network training: what is wrong, where, since when, what to change."""
@@ -36,7 +71,11 @@ def main() -> None:
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 @click.option("-o", "--output", metavar="FILE", help="Write here instead of standard output.")
-@click.option("--reader", metavar="NAME", help="Log format, where it is not recognised by itself.")
+@click.option(
+    "--reader",
+    metavar="NAME",
+    help="Log format, where it is not recognised by itself; a wrong name lists them.",
+)
 @click.option("--fail-on", type=click.Choice(FAIL_ON), help="Least severity for exit code 1.")
 @click.option("--select", multiple=True, metavar="RULES", help="Only these rules, by comma.")
 @click.option("--ignore", multiple=True, metavar="RULES", help="All but these rules, by comma.")
@@ -59,26 +98,32 @@ def analyze(
     each file directly in it that is a log. Exit code: 0 nothing at or above --fail-on, 1 something
     is, 2 a path could not be read, 3 optdoctor itself failed; the largest wins.
     """
-    settings = _settings(select, ignore)
+    settings, failures = _settings(select, ignore)
     runs: list[tuple[Diagnosis, Trace]] = []
-    failures: list[Failure] = []
-    for path in paths:
+    for path in () if failures else paths:
         for result in _examine(path, reader, settings):
             if isinstance(result, Failure):
                 failures.append(result)
-                _complain(result)
             else:
                 runs.append(result)
+    for failure in failures:
+        _complain(failure)
     limit = fail_on or settings.fail_on
     codes = [failure.code for failure in failures]
     codes += [FOUND for diagnosis, _ in runs if _reaches(diagnosis, limit)]
     if form == "json":
         from optdoctor.report import document
 
-        _write(document.render(runs, [(f.path, f.reason, f.remedy) for f in failures]), output)
-    elif runs:
-        _write_text(runs, output, color, ascii_only)
-    sys.exit(max(codes, default=CLEAR))
+        report = document.render(runs, [(f.path, f.reason, f.remedy) for f in failures])
+    else:
+        report = _text(runs, ascii_only, _is_coloured(color, output)) if runs else ""
+    code = max(codes, default=CLEAR)
+    if report and output is None:
+        _print(report, code)
+    elif report and output is not None and (unwritable := _save(report, output)):
+        _complain(unwritable)
+        code = max(code, unwritable.code)
+    sys.exit(code)
 
 
 @main.command()
@@ -90,7 +135,7 @@ def explain(rule: str) -> None:
 
     for known in RULES:
         if known.name == rule:
-            click.echo(page.render(known))
+            _print(page.render(known))
             return
     names = ", ".join(known.name for known in RULES)
     raise click.UsageError(f"no rule is named {rule!r}; known: {names}")
@@ -103,7 +148,7 @@ def rules(form: str) -> None:
     from optdoctor.report import explain as page
     from optdoctor.rules import RULES
 
-    click.echo(page.as_json(RULES) if form == "json" else page.render_list(RULES))
+    _print(page.as_json(RULES) if form == "json" else page.render_list(RULES))
 
 
 @main.command()
@@ -118,21 +163,29 @@ def demo() -> None:
     sys.exit(run())
 
 
-def _settings(select: tuple[str, ...], ignore: tuple[str, ...]) -> Settings:
+def _settings(select: tuple[str, ...], ignore: tuple[str, ...]) -> tuple[Settings, list[Failure]]:
+    """The settings; where they are wrong, the defaults and what is wrong."""
     from dataclasses import replace
 
     from optdoctor import settings
     from optdoctor.rules import RULES
 
+    where = "pyproject.toml"
     try:
+        if path := settings.nearest():
+            where = os.path.relpath(path)
         loaded = settings.load()
+        loaded.chosen(RULES)
         if chosen := _names(select):
+            where = "--select"
             loaded = replace(loaded, select=chosen)
+            loaded.chosen(RULES)
+        where = "--ignore"
         loaded = replace(loaded, ignore=(*loaded.ignore, *_names(ignore)))
         loaded.chosen(RULES)
     except SettingsError as error:
-        raise click.UsageError(str(error)) from error
-    return loaded
+        return Settings(), [Failure(where, error.reason, error.remedy, UNREADABLE)]
+    return loaded, []
 
 
 def _names(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -146,21 +199,29 @@ def _examine(
     from optdoctor.engine import diagnose
 
     try:
-        found = [None] if path == "-" else readers.runs_in(Path(path))
-    except Unreadable as error:
-        yield Failure(path, error.reason, error.remedy, UNREADABLE)
+        found = [None] if path == "-" else readers.runs_in(path)
+    except Exception as error:
+        yield _failure(path, error)
         return
     for one in found:
         name = path if one is None else str(one)
         try:
             trace = readers.read(path, reader) if one is None else readers.read_run(one, reader)
-        except Unreadable as error:
-            yield Failure(name, error.reason, error.remedy, UNREADABLE)
         except Exception as error:
-            reason = f"reading it failed inside optdoctor ({type(error).__name__}: {error})"
-            yield Failure(name, reason, "report it with the first lines of the log", FAILED)
+            yield _failure(name, error)
         else:
             yield diagnose(trace, settings=settings), trace
+
+
+def _failure(path: str, error: Exception) -> Failure:
+    if isinstance(error, Unreadable):
+        return Failure(path, error.reason, error.remedy, UNREADABLE)
+    missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    package = missing.partition(".")[0]
+    if package not in ("", "optdoctor"):
+        return Failure(path, f"needs {package}", f"pip install {package}", UNREADABLE)
+    reason = f"reading it failed inside optdoctor ({type(error).__name__}: {error})"
+    return Failure(path, reason, "report it with the first lines of the log", FAILED)
 
 
 def _reaches(diagnosis: Diagnosis, limit: str) -> bool:
@@ -174,37 +235,47 @@ def _reaches(diagnosis: Diagnosis, limit: str) -> bool:
 def _complain(failure: Failure) -> None:
     from optdoctor.report.wording import plain
 
-    said = f"optdoctor: {failure.path}: {failure.reason}; {failure.remedy}"
-    click.echo(plain(" ".join(said.split())), err=True)
+    said = f"optdoctor: {failure.path or repr('')}: {failure.reason}; {failure.remedy}"
+    with suppress(OSError):  # the exit code tells it too
+        click.echo(plain(" ".join(said.split())), err=True)
 
 
-def _write_text(
-    runs: list[tuple[Diagnosis, Trace]], output: str | None, color: str, ascii_only: bool
-) -> None:
+def _is_coloured(color: str, output: str | None) -> bool:
+    if output is not None or color == "never":
+        return False
+    return color == "always" or (sys.stdout is not None and sys.stdout.isatty())
+
+
+def _text(runs: list[tuple[Diagnosis, Trace]], ascii_only: bool, coloured: bool) -> str:
     from optdoctor.report import many, text
 
     if len(runs) == 1:
         report = text.render(*runs[0], ascii=ascii_only)
     else:
         report = many.render_many(runs, ascii=ascii_only)
-    if output is not None or color == "never" or (color == "auto" and not sys.stdout.isatty()):
-        _write(report, output)
-        return
+    if not coloured:
+        return report
     from rich.console import Console
 
-    forced = True if color == "always" else None
-    console = Console(force_terminal=forced, highlight=False, soft_wrap=True)
-    console.print(text.coloured(report))
+    # Not to standard output: rich would answer a closed pipe with an exit code of its own.
+    console = Console(file=io.StringIO(), force_terminal=True, highlight=False, soft_wrap=True)
+    with console.capture() as captured:
+        console.print(text.coloured(report))
+    return captured.get()
 
 
-def _write(report: str, output: str | None) -> None:
-    if output is None:
-        click.echo(report.rstrip("\n").encode("utf-8", "replace"))
-        return
+def _print(text: str, code: int = CLEAR) -> None:
+    """Writes to standard output; ends the program, with `code` at least, where that fails."""
+    with _standard_output(code):
+        if sys.stdout is None:
+            raise OSError(errno.EBADF, "it is closed")
+        click.echo(text.rstrip("\n").encode("utf-8", "replace"))
+
+
+def _save(report: str, output: str) -> Failure | None:
     try:
         Path(output).write_text(report.rstrip("\n") + "\n", "utf-8")
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise click.UsageError(
-            f"{output} cannot be written: {reason}; name another file"
-        ) from error
+        reason = f"cannot be written ({error.strerror or error})"
+        return Failure(output, reason, "name another file", UNREADABLE)
+    return None

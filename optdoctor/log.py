@@ -37,9 +37,9 @@ def number(value: object) -> float | None:
             return float(value)
         except OverflowError:
             return math.inf
-    if isinstance(value, str) and len(value) < 64 and "_" not in value:
+    if isinstance(value, str) and value and len(value) < 64 and "_" not in value:
         try:
-            return float(value.strip())
+            return float(value)
         except ValueError:
             spelled = _SPELLED_BY_C.fullmatch(value.strip())
         if spelled is not None:
@@ -93,8 +93,9 @@ class Log:
         where = self._place(at, known)
         if "loss" in known:
             self._see_resume(where)
+        is_stated = at is not None
         for name, value in known.items():
-            self._put(name, where, value, merges=at is not None)
+            self._put(name, where, value, is_stated)
         return True
 
     def skip(self, lines: int = 1) -> None:
@@ -195,33 +196,31 @@ class Log:
         return self._last_step
 
     def _see_resume(self, step: int) -> None:
-        steps, _ = self._rows.get("loss", ([], []))
+        steps = self._rows["loss"][0] if "loss" in self._rows else None
         if steps and step < steps[-1]:
             self.event(step, "resume", f"steps go back from {steps[-1]} to {step}")
             self._merged.clear()  # no row merges with one of the branch that was left
 
     def _put(self, name: str, step: int, value: float, merges: bool) -> None:
         steps, values = self._rows.setdefault(name, ([], []))
-        rows = 1
         if steps and step <= steps[-1]:
-            if merges and step == steps[-1]:
-                rows += self._merged.get(name, 0)
-                value = _mean(values[-1], value, rows)
+            rows = self._merged.get(name, 0) + 1
+            if merges and rows > 1 and step == steps[-1]:
+                values[-1] = _mean(values[-1], value, rows)
+                self._merged[name] = rows
+                return
             while steps and steps[-1] >= step:
                 steps.pop()
                 values.pop()
         steps.append(step)
         values.append(value)
-        self._merged[name] = rows
+        self._merged[name] = 1
 
 
 def _mean(mean: float, value: float, rows: int) -> float:
     """The mean of `rows` rows from that of all but the last, and the last. Equals stay exact."""
-    if rows == 1:
-        return value
-    if math.isfinite(mean) and math.isfinite(value):
-        return mean + (value / rows - mean / rows)
-    return mean + value
+    moved = mean + (value / rows - mean / rows)
+    return mean + value if math.isnan(moved) else moved  # where one of them is infinite or NaN
 
 
 def _usual_distance(steps: IntArray) -> int | None:

@@ -109,19 +109,29 @@ def load(start: Path | None = None) -> Settings:
         return Settings()
     try:
         table: Any = tomllib.loads(path.read_text("utf-8"))
-        for above, key in (("tool", "tool"), ("tool.optdoctor", "optdoctor")):
-            table = table.get(key, {})
+        for name in ("tool", "tool.optdoctor"):
+            table = table.get(name.rpartition(".")[2], {})
             if not isinstance(table, dict):
-                raise SettingsError(f"{above} is {table!r}", "make it a table")
+                raise SettingsError(f"{name} is {table!r}", "make it a table")
         return from_table(table)
     except SettingsError as error:
         raise SettingsError(error.reason, error.remedy, str(path)) from error
     except (OSError, ValueError, RecursionError) as error:
-        raise SettingsError(str(error), "make it a TOML file that can be read", str(path)) from error
+        raise SettingsError(
+            str(error), "make it a TOML file that can be read", str(path)
+        ) from error
 
 
 def nearest(start: Path | None = None) -> Path | None:
-    """The pyproject.toml at or above `start`, by default the working folder; None without one."""
-    folder = (start or Path.cwd()).resolve()
-    candidates = (parent / "pyproject.toml" for parent in (folder, *folder.parents))
-    return next((path for path in candidates if path.is_file()), None)
+    """The pyproject.toml at or above `start`, by default the working folder; None without one.
+
+    Raises:
+        SettingsError: the folder is gone or may not be read.
+    """
+    try:
+        folder = (start or Path.cwd()).resolve()
+        candidates = (parent / "pyproject.toml" for parent in (folder, *folder.parents))
+        return next((path for path in candidates if path.is_file()), None)
+    except OSError as error:
+        reason = f"the working folder cannot be read: {error.strerror or error}"
+        raise SettingsError(reason, "change to another") from error

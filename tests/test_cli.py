@@ -3,6 +3,9 @@
 import csv
 import json
 import math
+import os
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +16,13 @@ from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator
 
 from optdoctor.cli import main
+from optdoctor.reader import Unreadable
+from optdoctor.readers import read
 from optdoctor.report import document
+
+needs_full_device = pytest.mark.skipif(
+    not (Path("/dev/full").exists() and shutil.which("bash")), reason="needs bash and /dev/full"
+)
 
 
 def analyze(*arguments: object, stdin: str | bytes | None = None) -> Result:
@@ -222,6 +231,8 @@ def test_the_report_can_go_to_a_file(tmp_path, healthy_rows):
     assert (result.exit_code, result.stdout) == (0, "")
     assert json.loads((tmp_path / "report.json").read_text())["schema"] == "optdoctor/diagnosis-1"
     assert analyze("-o", tmp_path / "no" / "such" / "folder", path).exit_code == 2
+    nowhere = analyze("-o", "", path)
+    assert (nowhere.exit_code, len(nowhere.stderr.splitlines())) == (2, 1)
 
 
 def test_every_rule_has_a_page_and_an_unknown_one_is_wrong_usage():
@@ -267,3 +278,110 @@ def test_a_log_of_evaluations_alone_counts_them(tmp_path):
 def test_a_log_that_counts_from_zero_is_said_to(tmp_path, healthy_rows):
     rows = [[step - 1, *more] for step, *more in healthy_rows[:100]]
     assert "stands here as N + 1" in analyze(write_csv(tmp_path / "train.csv", rows)).stdout
+
+
+def run_in_shell(tail: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command as a user types it, with what follows it in a shell."""
+    words = [sys.executable, "-m", "optdoctor", *map(str, arguments)]
+    command = f"set -o pipefail; {shlex.join(words)} {tail}"
+    # Buffered, as it is by default: what was not written must not fail again at the end.
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=plain)
+
+
+@needs_full_device
+@pytest.mark.parametrize("tail", [">/dev/full", ">&-"])
+@pytest.mark.parametrize("form", ["text", "json", "coloured", "explain", "rules"])
+def test_standard_output_that_takes_no_text_is_one_sentence_and_exit_3(
+    tmp_path, healthy_rows, form, tail
+):
+    path = write_csv(tmp_path / "train.csv", healthy_rows[:50])
+    arguments = {
+        "text": ["analyze", path],
+        "json": ["analyze", "--format", "json", path],
+        "coloured": ["analyze", "--color", "always", path],
+        "explain": ["explain", "nan-pulse"],
+        "rules": ["rules"],
+    }[form]
+    result = run_in_shell(tail, *arguments)
+    assert (result.returncode, len(result.stderr.splitlines())) == (3, 1)
+    assert "standard output" in result.stderr
+
+
+@needs_full_device
+def test_help_on_a_full_disk_is_no_finding():
+    for arguments in (["--help"], ["analyze", "--help"]):
+        result = run_in_shell(">/dev/full", *arguments)
+        assert (result.returncode, len(result.stderr.splitlines())) == (3, 1)
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
+@pytest.mark.parametrize("options", [["--format", "json"], ["--color", "always"], []])
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_reader_of_the_output_that_leaves_changes_no_exit_code(
+    tmp_path, healthy_rows, options, code
+):
+    sick = [[s, math.nan, rate, norm] for s, _, rate, norm in healthy_rows[:50]]
+    path = write_csv(tmp_path / "train.csv", sick if code else healthy_rows[:50])
+    result = run_in_shell("| true", "analyze", *options, path)
+    assert (result.returncode, result.stderr) == (code, "")
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
+def test_a_closed_standard_input_is_one_sentence_and_exit_2():
+    result = run_in_shell("<&-", "analyze", "-")
+    assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
+    assert "standard input is closed" in result.stderr
+    assert "Error" not in result.stderr
+
+
+def test_an_empty_path_is_not_the_working_folder(tmp_path, healthy_rows, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "train.csv", healthy_rows[:50])
+    result = analyze("")
+    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (2, "", 1)
+    with pytest.raises(Unreadable, match="empty"):
+        read("")
+
+
+def test_a_path_that_is_too_long_is_unreadable():
+    result = analyze("a" * 5000)
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "where"),
+    [
+        ("[tool.optdoctor]\nfortune = 7\n", [], "pyproject.toml"),
+        ("tool = 3\n", [], "pyproject.toml"),
+        ('[tool.optdoctor]\nselect = ["tarot"]\n', [], "pyproject.toml"),
+        ("", ["--select", "tarot"], "--select"),
+        ("", ["--ignore", "tarot"], "--ignore"),
+    ],
+)
+def test_wrong_settings_are_an_entry_of_a_valid_document_and_one_line(
+    tmp_path, healthy_rows, monkeypatch, text, options, where
+):
+    path = write_csv(tmp_path / "train.csv", healthy_rows[:50])
+    (tmp_path / "pyproject.toml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    code, read = as_json(*options, path)
+    (error,) = read["errors"]
+    assert (code, read["runs"], error["path"]) == (2, [], where)
+    result = analyze(*options, path)
+    assert (result.exit_code, result.stdout) == (2, "")
+    line = f"optdoctor: {where}: {error['reason']}; {error['remedy']}\n"
+    assert result.stderr == analyze("--format", "json", *options, path).stderr == line
+
+
+def test_a_missing_package_is_named_with_its_remedy(tmp_path, healthy_rows, monkeypatch):
+    from optdoctor import readers
+
+    def broken(*_: object) -> None:
+        raise ModuleNotFoundError("No module named 'pyarrow.ipc'", name="pyarrow.ipc")
+
+    monkeypatch.setattr(readers, "read_source", broken)
+    path = write_csv(tmp_path / "train.csv", healthy_rows[:50])
+    result = analyze(path)
+    said = f"optdoctor: {path}: needs pyarrow; pip install pyarrow\n"
+    assert (result.exit_code, result.stderr) == (2, said)

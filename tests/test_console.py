@@ -1,9 +1,10 @@
 """What a training's standard error is told, and what it is spared."""
 
 import pytest
-from made_up import finding
+from made_up import RUN, finding
 
-from optdoctor.findings import Differential, Notice, Severity, Treatment
+from optdoctor.findings import Diagnosis, Differential, Notice, Severity, Treatment, Verdict
+from optdoctor.report import text
 from optdoctor.sinks import Place, make
 
 
@@ -40,3 +41,26 @@ def test_an_end_a_note_and_an_explained_symptom_are_not_told(notice: Notice, cap
 def test_a_long_sentence_keeps_to_80_columns(capsys) -> None:
     long = finding(3, rule="illness", treatments=(Treatment("word " * 60),))
     assert max(map(len, told(capsys, Notice(4, "appeared", long)).splitlines())) <= 80
+
+
+def test_a_cause_is_told_once_and_a_symptom_again_when_it_worsens(capsys) -> None:
+    for rule, times in {"illness": 1, "divergence": 2}.items():
+        first, second = (finding(3, severity=s, rule=rule) for s in (Severity.WARN, "critical"))
+        said = told(capsys, Notice(4, "appeared", first), Notice(9, "worsened", second))
+        assert said.count(f"{rule}:") == times
+
+
+def test_a_cause_that_was_a_note_is_told_when_it_worsens(capsys) -> None:
+    note, worse = (finding(3, severity=s, rule="illness") for s in (Severity.NOTE, Severity.WARN))
+    notices = [Notice(4, "appeared", note), Notice(9, "worsened", worse)]
+    assert "step 9" in told(capsys, *notices)
+
+
+def test_the_line_of_a_healthy_run_keeps_to_80_columns(capsys, monkeypatch) -> None:
+    long = "optdoctor  HEALTHY  " + "second-moment-underflow " * 20
+    monkeypatch.setattr(text, "one_line", lambda diagnosis, trace: long)
+    make("console", Place(None)).close(Diagnosis(Verdict.HEALTHY, {}, (), ()), RUN, "")
+    lines = capsys.readouterr().err.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert all(line.startswith(" " * 11 + "second-") for line in lines[1:])
+    assert " ".join(" ".join(lines).split()) == " ".join(long.split())

@@ -23,7 +23,7 @@ WORDS = {
     "04_read_a_log.py": [
         "verdict: sick",
         "found:   nan-pulse, steps 41-60",
-        "losses printed as 0 in place of NaN",
+        "printed as 0 in place of NaN",
         "1 CRITICAL  nan-pulse",
     ],
 }

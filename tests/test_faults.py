@@ -2,6 +2,7 @@
 
 import errno
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -136,21 +137,21 @@ class Sick:
     """A sink that breaks where it is told to."""
 
     def __init__(self, at: str, error: BaseException) -> None:
-        self._at, self._error, self.calls = at, error, 0
+        self._at, self._error, self.calls = at, error, list[str]()
 
     def tell(self, notices: list[Notice]) -> None:
+        self.calls.append("tell")
         if self._at == "tell":
-            self.calls += 1
             raise self._error
 
     def close(self, diagnosis: Diagnosis, trace: Trace, cost: str) -> None:
-        self.calls += 1
+        self.calls.append("close")
         if self._at == "close":
             raise self._error
 
 
 @pytest.mark.parametrize("at", ["tell", "close"])
-def test_a_sink_that_breaks_is_left_out(at: str, tmp_path: Path) -> None:
+def test_a_sink_that_breaks_is_told_nothing_more_and_closed(at: str, tmp_path: Path) -> None:
     sink = Sick(at, RuntimeError("no ink"))
 
     def watched(model: nn.Module, optimizer: Any) -> Doctor:
@@ -166,7 +167,10 @@ def test_a_sink_that_breaks_is_left_out(at: str, tmp_path: Path) -> None:
     assert doctor is not None
     assert with_doctor == trained(None)[0]
     told_once(doctor, "sink Sick", "no ink")
-    assert sink.calls == 1
+    tells = [call for call in sink.calls if call == "tell"]
+    assert (len(tells) == 1) is (at == "tell")
+    assert sink.calls[-1] == "close"
+    assert sink.calls.count("close") == 1
     recorded = [e.text for e in optdoctor.read(tmp_path).events if e.kind == "doctor-failed"]
     assert recorded == failures(doctor), "the record tells it too"
 
@@ -179,6 +183,18 @@ def test_a_sink_that_breaks_does_not_silence_the_others(capsys: Any) -> None:
 
     trained(watched)
     assert capsys.readouterr().err.startswith("optdoctor  HEALTHY")
+
+
+def test_a_console_that_broke_once_still_prints_the_report(monkeypatch: Patch, capsys: Any) -> None:
+    def watched(model: nn.Module, optimizer: Any) -> Doctor:
+        doctor = quiet(model, optimizer, sinks=("console",))
+        monkeypatch.setattr(doctor.runs[0]._sinks[0], "tell", breaks(RuntimeError("no ink")))
+        doctor.runs[0]._examiner.examine = lambda trace, step: [NEWS]  # type: ignore[method-assign]
+        doctor.runs[0]._examine()
+        return doctor
+
+    trained(watched)
+    assert "stepped back" in " ".join(capsys.readouterr().err.split())
 
 
 # Collector and schedule
@@ -233,6 +249,18 @@ def test_a_doctor_that_stepped_back_counts_no_update_as_skipped(monkeypatch: Pat
     told_once(doctor, "step failed", "RuntimeError: no row")
     assert "step-skipped" not in events(doctor)
     assert rows(doctor, "loss") == {}, "losses of later updates are no loss of this one"
+
+
+def test_a_doctor_that_steps_back_leaves_the_hooks_of_others_alone(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(Journal, "sample", breaks(RuntimeError("no row")))
+    model, calls = net(), []
+    optimizer = AdamW(model.parameters(), lr=1e-2)
+    doctor = quiet(model, optimizer)
+    optimizer.register_step_post_hook(lambda *_: calls.append(1))
+    train(model, optimizer, 3, doctor)
+    doctor.close()
+    told_once(doctor, "step failed", "RuntimeError: no row")
+    assert len(calls) == 3
 
 
 # Disk
@@ -334,6 +362,20 @@ def test_nonsense_in_the_log_is_told_and_the_rest_is_kept(kind: str) -> None:
     assert rows(doctor, "metric:odd") == {}
 
 
+@pytest.mark.parametrize("run", [9, 1.5, "first"])
+def test_a_run_that_is_none_is_told_and_ends_nothing(run: Any) -> None:
+    def watched(model: nn.Module, optimizer: Any) -> Doctor:
+        doctor = quiet(model, optimizer)
+        optimizer.register_step_post_hook(lambda *_: doctor.log(run=run, accuracy=1.0))
+        return doctor
+
+    with_doctor, doctor = trained(watched)
+    assert doctor is not None
+    assert with_doctor == trained(None)[0]
+    told_once(doctor, f"there is no run={run!r}")
+    assert len(rows(doctor, "loss")) == STEPS
+
+
 def test_nothing_in_the_log_is_nothing() -> None:
     model = net()
     optimizer = AdamW(model.parameters())
@@ -429,3 +471,66 @@ def test_a_training_that_dies_leaves_its_report(held: bool) -> None:
     assert died.returncode == 1
     assert "RuntimeError: of the training" in died.stderr
     assert died.stderr.count("optdoctor  UNKNOWN") == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_leaves_the_doctor_to_its_parent(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, torch, optdoctor\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "def step():\n"
+        "    doctor.log(loss=1.0)\n"
+        "    model(torch.ones(1, 2)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "doctor = optdoctor.watch(model, optimizer, out=sys.argv[1], interval=1)\n"
+        "step()\n"
+        "if os.fork() == 0:\n"
+        "    step()\n"
+        "    doctor.log(loss='nonsense')\n"
+        "    assert doctor.runs[0].step == 1\n"
+        "    sys.exit()\n"
+        "assert os.wait()[1] == 0\n"
+        "step()\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("optdoctor  UNKNOWN") == 1
+    record = optdoctor.read(tmp_path)
+    assert [event.kind for event in record.events] == ["start"]
+    assert record.series["loss"].steps.tolist() == [1, 2]
+    assert record.series["update_rms"].steps.tolist() == [1, 2]
+
+
+def test_losses_that_are_nan_now_and_then_are_examined_within_the_bill(
+    monkeypatch: Patch,
+) -> None:
+    exams, real = [], Examiner.examine
+    monkeypatch.setattr(
+        Examiner,
+        "examine",
+        lambda *args: exams.append(1) or real(*args),  # type: ignore[func-returns-value]
+    )
+    monkeypatch.setattr(Schedule, "may_spend", lambda *_: False)
+    model = net()
+    optimizer = AdamW(model.parameters())
+    doctor = quiet(model, optimizer, interval=10_000)
+    for i in range(600):
+        doctor.log(loss=math.nan if i % 2 else 1.0)
+        optimizer.step()
+    doctor.close()
+    assert len(exams) <= 2 * live_run.PROMPT + 2, "an alarm, its aftermath, the start and the end"
+    assert len(exams) > live_run.PROMPT
+    assert events(doctor).count("alarm") == live_run.MAX_EVENTS
+    assert doctor.runs[0].trace.series["loss"].bad.sum() == 300
+
+
+def test_updates_that_are_skipped_without_end_are_counted_and_a_hundred_told() -> None:
+    model = net()
+    doctor = quiet(model, AdamW(model.parameters()))
+    for _ in range(150):
+        doctor.runs[0].skip()
+    doctor.close()
+    assert events(doctor).count("step-skipped") == live_run.MAX_EVENTS
+    assert len(rows(doctor, "step_skipped")) == 150

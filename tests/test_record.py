@@ -549,6 +549,49 @@ def test_a_fresh_start_moves_the_old_record_aside_whole(record: Path) -> None:
     assert right(optdoctor.read(record / "earlier-2")) == (5, 5)
 
 
+@pytest.mark.parametrize("foreign", [True, False], ids=["a run.json of others", "no run.json"])
+def test_files_of_the_user_stay_where_they_are(foreign: bool, tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("mine")
+    (tmp_path / "findings.jsonl").write_text("mine")
+    (tmp_path / "run.json").write_text('{"mine": 1}') if foreign else None
+    write(tmp_path)
+    assert (tmp_path / "report.html").read_text() == "mine"
+    assert (tmp_path / "findings.jsonl").read_text() == "mine"
+    assert (tmp_path / "earlier-1").exists() is foreign, "ours would have overwritten it"
+
+
+def steps_of(out: Path, optimizers: int, steps: int) -> None:
+    model = net()
+    several = [torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(optimizers)]
+    with quiet(model, several, out) as doctor:
+        for _ in range(steps):
+            doctor.log(loss=1.0)
+            for optimizer in several:
+                optimizer.step()
+
+
+def test_a_run_of_several_optimizers_sets_a_single_record_aside_and_the_other_way_round(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "run.json").write_text('{"mine": 1}')
+    steps_of(tmp_path, 1, 4)
+    assert (tmp_path / "0").exists(), "no record of ours"
+    (tmp_path / "0" / "run.json").unlink()
+    steps_of(tmp_path, 3, 5)
+    assert not (tmp_path / "run.json").exists()
+    assert optdoctor.read(tmp_path / "earlier-1").steps == (1, 4)
+    assert len(analyzed(tmp_path)["runs"]) == 3
+    steps_of(tmp_path, 2, 6)
+    assert len(analyzed(tmp_path)["runs"]) == 2
+    assert optdoctor.read(tmp_path / "earlier-2" / "2").steps == (1, 5)
+    assert optdoctor.read(tmp_path / "0" / "earlier-1").steps == (1, 5)
+    steps_of(tmp_path, 1, 7)
+    assert optdoctor.read(tmp_path).steps == (1, 7)
+    assert not (tmp_path / "0").exists()
+    assert optdoctor.read(tmp_path / "earlier-3" / "1").steps == (1, 6)
+
+
 # pandas
 
 

@@ -129,12 +129,38 @@ def test_the_working_folder_is_the_default(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    "text", ["[tool.optdoctor", "[tool.optdoctor]\nselct = []\n", "[tool]\noptdoctor = 3\n"]
+    "text",
+    [
+        "[tool.optdoctor",
+        "[tool.optdoctor]\nselct = []\n",
+        "[tool]\noptdoctor = 3\n",
+        "tool = 3\n",
+        "tool = ['optdoctor']\n",
+    ],
 )
 def test_a_broken_file_is_an_error_that_names_it(tmp_path: Path, text: str) -> None:
     write(tmp_path, text)
-    with pytest.raises(SettingsError, match=r"pyproject\.toml"):
+    with pytest.raises(SettingsError, match=r"pyproject\.toml") as error:
         load(tmp_path)
+    assert error.value.path == str(tmp_path.resolve() / "pyproject.toml")
+    assert error.value.reason
+    assert error.value.remedy
+
+
+def test_a_wrong_limit_of_a_rule_that_is_left_out_is_not_passed_over() -> None:
+    with pytest.raises(SettingsError, match="shar"):
+        from_table({"select": ["beta"], "limits": {"alpha": {"shar": 1}}}).chosen(RULES)
+
+
+def test_a_working_folder_that_is_gone_is_an_error_of_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone() -> Path:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(Path, "cwd", gone)
+    with pytest.raises(SettingsError, match="working folder"):
+        load()
 
 
 def test_a_file_that_is_no_text_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 """`watch`: the doctor of a training, from the first line to the report."""
 
 import atexit
+import operator
+import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,6 +21,7 @@ from optdoctor.live.run import Run
 from optdoctor.live.schedule import Schedule
 from optdoctor.optimizers import innermost
 from optdoctor.sinks import Place, make
+from optdoctor.sinks.record import make_room
 from optdoctor.trace import Fact
 
 _GRAVITY = (Verdict.HEALTHY, Verdict.UNKNOWN, Verdict.SICK)
@@ -34,7 +38,7 @@ class Doctor:
 
     def __init__(self, runs: Sequence[Run], undo: Callable[[], None] = lambda: None) -> None:
         self.runs = tuple(runs)
-        self._undo = undo
+        self._undo, self._process = undo, os.getpid()
         _OPEN.add(self)
         for run in self.runs:
             run.keeper = self  # a doctor that nobody holds lives as long as the optimizer's hooks
@@ -60,7 +64,11 @@ class Doctor:
         last finished update. Several of one update, as of micro-batches, are averaged. Tensors are
         copied where they are, without waiting for them. `run` names one of several optimizers.
         """
-        chosen = self.runs if run is None else (self.runs[run],)
+        try:
+            chosen = self.runs if run is None else (self.runs[operator.index(run)],)
+        except (IndexError, TypeError):
+            self.runs[0].refuse(f"there is no run={run!r}")
+            return
         numbers = {}
         for name, value in values.items():
             number = _number(value)
@@ -68,12 +76,17 @@ class Doctor:
                 numbers[_step_channel(name)] = number
             elif value is not None:
                 for one in chosen:
-                    one.refuse(name, value)
+                    one.refuse(f"{name} is no number but a {type(value).__name__}")
         for one in chosen:
             one.log(numbers)
 
     def close(self) -> Diagnosis:
-        """Takes every hook away, examines for the last time and reports; twice gives the same."""
+        """Takes every hook away, examines for the last time and reports; twice gives the same.
+
+        In a forked child it does nothing: the doctor is its parent's.
+        """
+        if os.getpid() != self._process:
+            return self.diagnosis
         self._undo()
         _OPEN.discard(self)
         atexit.unregister(self._at_exit)
@@ -111,7 +124,8 @@ def watch(
         model: its parameters give the tensors their names.
         optimizer: any torch optimizer, a wrapper of one, or a list of them.
         out: folder of the run record; None writes nothing.
-        overhead: share of training time that watching may cost, or 30 us an update if that is more.
+        overhead: share of training time that watching may cost; 15 us an update are free for
+            samples, beside what the hooks and the log cost.
         interval: sample every so many updates instead of as the budget allows.
         sinks: where findings go while training; ("console",) is standard error.
         treat: treatments to apply while training; none exists yet.
@@ -158,9 +172,13 @@ def start(
     folder = Path(out) if out is not None and _is_first_rank() else None
     names = tuple(sinks) if _is_first_rank() else ()
     _relieve(several, folder)
+    parts = [str(i) for i in range(len(several))] if len(several) > 1 else []
+    if folder is not None:
+        with suppress(OSError):  # the record will fail too, and tell it
+            make_room(folder, parts)
     runs = []
     for i, one in enumerate(several):
-        place = folder if folder is None or len(several) == 1 else folder / str(i)
+        place = folder / parts[i] if folder is not None and parts else folder
         runs.append(
             Run(
                 model,
@@ -206,23 +224,34 @@ def check(*, overhead: float, interval: int | None, treat: Iterable[str]) -> Non
 
 
 def _count_skips(scaler: Any, runs: Sequence[Run]) -> Callable[[], None]:
-    """Counts calls of `scaler.step` that fired no hook as skipped; returns how to stop that."""
-    inner = scaler.step
+    """Counts calls of `scaler.step` that fired no hook as skipped; returns how to stop that.
 
-    def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        watched = [run for run in runs if run.optimizer is _innermost(optimizer)]
+    The wrapper sits on the class: one on the scaler itself would go along when it is copied or
+    pickled. It holds neither the scaler nor the runs, and a closed run counts nothing.
+    """
+    kind, the_scaler, listening = type(scaler), weakref.ref(scaler), weakref.WeakSet(runs)
+    own, inner = "step" in vars(kind), kind.step
+
+    @wraps(inner)
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if self is not the_scaler():
+            return inner(self, optimizer, *args, **kwargs)
+        watched = [run for run in listening if run.optimizer is _innermost(optimizer)]
         before = [run.step for run in watched]
-        result = inner(optimizer, *args, **kwargs)
+        result = inner(self, optimizer, *args, **kwargs)
         for run, count in zip(watched, before, strict=True):
             if run.step == count:
                 run.skip()
         return result
 
     def undo() -> None:
-        if scaler.__dict__.get("step") is step:
-            del scaler.step
+        if vars(kind).get("step") is step:
+            if own:
+                kind.step = inner
+            else:
+                del kind.step
 
-    scaler.step = step
+    kind.step = step
     for run in runs:
         run.counts_skips = True
     return undo

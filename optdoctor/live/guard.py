@@ -6,21 +6,27 @@ from types import TracebackType
 
 from optdoctor.live.schedule import Schedule
 
+IDLE = ("log", "sampling", "step", "bill")
+"""Parts at work at every update; the others, and these at a sampled update, are work."""
+
 
 class Guard:
     """A context manager to enter again and again, also inside itself; `guard("part")` names a part.
 
     An `Exception` inside ends there and is handed to `on_failure` with the part's name; anything
-    graver, as a KeyboardInterrupt, passes. Time is billed once, by the outermost.
+    graver, as a KeyboardInterrupt, passes. Time is billed once, to the innermost part.
     """
 
     def __init__(self, bill: Schedule, on_failure: Callable[[str, Exception], None]) -> None:
         self._bill, self._on_failure = bill, on_failure
         self._parts: list[tuple[str, float]] = []
+        self._inner_s: list[float] = []
+        """For each part what parts within it were billed for."""
 
     def __call__(self, part: str) -> "Guard":
         """Names the part of the doctor that is at work next."""
         self._parts.append((part, time.perf_counter()))
+        self._inner_s.append(0.0)
         return self
 
     def __enter__(self) -> None:
@@ -37,6 +43,9 @@ class Guard:
         if isinstance(error, Exception):
             self._on_failure(part, error)
         self._parts.pop()
-        if not self._parts:
-            self._bill.billed_s += time.perf_counter() - start
+        inner_s, spent_s = self._inner_s.pop(), time.perf_counter() - start
+        idle = part == "log" or (part in IDLE and not self._bill.sampling)
+        self._bill.add(spent_s - inner_s, idle=idle)
+        if self._inner_s:
+            self._inner_s[-1] += spent_s
         return handled

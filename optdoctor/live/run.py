@@ -1,13 +1,16 @@
 """One optimizer being watched: its hooks, its rows, its examinations."""
 
 import math
+import os
 import time
 import traceback
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from optdoctor.findings import Diagnosis
@@ -21,6 +24,7 @@ from optdoctor.live.rows import Row, Rows, to_host
 from optdoctor.live.schedule import FLOOR_S, YOUNG, Schedule
 from optdoctor.live.tensors import (
     facts_of,
+    lazy,
     main_group,
     num_trained,
     signature,
@@ -39,8 +43,11 @@ from optdoctor.trace import Event, EventKind, Fact, Trace
 
 DRAIN = 256
 """Rows that may wait for one transfer from their device."""
-MAX_ALARMS = 100
-"""Alarms that are written down."""
+MAX_EVENTS = 100
+"""Events of one kind that are written down where a kind may come at every update."""
+BOUNDED: frozenset[EventKind] = frozenset({"alarm", "step-skipped"})
+PROMPT = 10
+"""Alarms that are examined whatever the bill."""
 
 
 class Run:
@@ -65,9 +72,10 @@ class Run:
         self._examiner = Examiner(settings.chosen(RULES))
         self._guard = Guard(schedule, self._fail)
         self._started = time.perf_counter()
-        self._closed = self._due = self._skips = False
+        self._closed = self._due = self._skips = self._live = False
+        self._process = os.getpid()
         self._failed: set[str] = set()
-        self._num_alarms = 0
+        self._num_events: Counter[EventKind] = Counter()
         self._metrics: set[str] = set()
         self._full = False
         self._loss_alarm = LossAlarm()
@@ -80,12 +88,17 @@ class Run:
         """Whether every update that a scaler skips is made known by `skip`."""
         self.keeper: Any = None
         """The doctor, who must live as long as the hooks do."""
+        self._given_first = first_step
+        self._lazy: list[Tensor] = []
+        self._begun = False
         with self._guard("start"):
-            self._begin(first_step)
+            if not lazy(model, self.optimizer):
+                self._begin()
             self._handles = [
                 self.optimizer.register_step_pre_hook(self._before_step),
                 self.optimizer.register_step_post_hook(self._after_step),
             ]
+            self._live = True
 
     @property
     def step(self) -> int:
@@ -107,12 +120,19 @@ class Run:
         """The true cost, in words."""
         schedule = self._schedule
         share = schedule.billed_s / max(self._elapsed, 1e-9)
-        per_step = schedule.billed_s / max(self.step - self._first_step + 1, 1)
+        steps = max(self.step - self._first_step + 1, 1)
+        per_step, idle = schedule.billed_s / steps * 1e6, schedule.idle_s / steps * 1e6
         return (
-            f"{share * 100:.2g} % of training time, {per_step * 1e6:.0f} us a step (budget"
-            f" {schedule.overhead * 100:.2g} % once the run is {YOUNG} steps old, or"
-            f" {FLOOR_S * 1e6:.0f} us), {schedule.samples} steps sampled"
+            f"{share * 100:.2g} % of training time, {per_step:.0f} us a step, {idle:.0f} of them"
+            f" between samples (budget {schedule.overhead * 100:.2g} % once the run is"
+            f" {YOUNG} steps old, or {FLOOR_S * 1e6:.0f} us for samples), {schedule.samples} steps"
+            f" sampled"
         )
+
+    @property
+    def _idle(self) -> bool:
+        """Whether nothing is watched: never begun, closed, stepped back, or in a forked child."""
+        return not self._live or os.getpid() != self._process
 
     @property
     def _elapsed(self) -> float:
@@ -120,7 +140,7 @@ class Run:
 
     def log(self, values: Mapping[str, float | Tensor]) -> None:
         """Takes values of the update being made, or of the last one where no loss is among them."""
-        if not self._handles:
+        if self._idle:
             return
         with self._guard("log"):
             self._rows.log(self._kept(values))
@@ -137,21 +157,23 @@ class Run:
             self.event("gap", f"More than {MAX_METRICS} metrics: the further names are not kept")
         return {n: v for n, v in values.items() if n not in fresh[room:]}
 
-    def refuse(self, name: str, value: object) -> None:
-        """Tells, once, that something logged is no number."""
+    def refuse(self, why: str) -> None:
+        """Tells, once, that something logged was left out."""
+        if self._idle:
+            return
         with self._guard("log"):
-            raise TypeError(f"{name} is no number but a {type(value).__name__}")
+            raise TypeError(why)
 
     def log_at(self, step: int, values: Mapping[str, float]) -> None:
         """Adds a row that the framework placed at `step`; a number given twice counts once."""
-        if not self._handles:
+        if self._idle:
             return
         with self._guard("log"):
             self._take([(step, dict(values))])
 
     def skip(self) -> None:
         """Counts an update that was attempted and not made."""
-        if not self._handles:
+        if self._idle:
             return
         with self._guard("step"):
             self._take(self._rows.update({"step_skipped": 1.0}))
@@ -160,19 +182,28 @@ class Run:
 
     def learn(self, facts: Mapping[str, Fact]) -> None:
         """Adds or changes facts."""
+        if os.getpid() != self._process:
+            return
         with self._guard("facts"):
             self.journal.learn(facts)
 
     def event(self, kind: EventKind, text: str) -> None:
         """Writes down an event at the last attempted update."""
-        self.journal.event(Event(self.step, kind, text))
+        if os.getpid() == self._process:
+            self._note(Event(self.step, kind, text))
+
+    def _note(self, event: Event) -> None:
+        self._num_events[event.kind] += 1
+        if event.kind not in BOUNDED or self._num_events[event.kind] <= MAX_EVENTS:
+            self.journal.event(event)
 
     def close(self) -> Diagnosis:
         """Removes the hooks, examines for the last time, tells the sinks. Twice gives the same."""
         if self._closed:
             return self.diagnosis
-        self._closed = True
-        self._remove_hooks()
+        self._closed, self._live = True, False
+        for handle in self._handles:
+            handle.remove()
         with self._guard("step"):
             self._take(self._rows.flush(), now=True)
             self._tell_how_losses_came()
@@ -181,7 +212,7 @@ class Run:
         self.journal.flush()
         self._notice_lost_record()
         trace = self.trace
-        for sink in list(self._sinks):
+        for sink in self._sinks:
             with self._guard(_name(sink)):
                 sink.close(self.diagnosis, trace, self.cost)
         self.journal.close()
@@ -196,7 +227,9 @@ class Run:
             hint = "with a GradScaler pass scaler= to watch"
             self.event("gap", f"{several} several losses, averaged; {hint}")
 
-    def _begin(self, first_step: int | None) -> None:
+    def _begin(self) -> None:
+        self._begun = True
+        first_step = self._given_first
         done = steps_in_state(self.optimizer, self._probe)
         resumed = first_step > 1 if first_step is not None else done is not None
         if first_step is None and done:
@@ -208,7 +241,7 @@ class Run:
         self.journal.open(facts, resumed, first_step)
         if first_step is None:
             first_step = self.journal.last_step + 1 if resumed else 1
-        self._rows, self._first_step = Rows(first_step - 1), first_step
+        self._rows.last, self._first_step = first_step - 1, first_step
         self._retrack(first=True)
         if resumed:
             loaded = "no" if done is None else "yes"
@@ -237,11 +270,17 @@ class Run:
             self.journal.learn(facts)
             self._schedule.alarm()
         self._tracked, self._main_group = tracked, main_group(tracked.tensors)
+        self._lazy = lazy(self._model, self.optimizer)
         self._trained = trained(self.optimizer)
         self._signature = signature(tracked, self.optimizer, self._probe)
         self._collector = Collector(self.optimizer, self._probe, tracked)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._idle:
+            return
+        if not self._begun:
+            with self._guard("start"):
+                self._begin()
         with self._guard("sampling"):
             # Fused optimizers run their hooks on a skipped step too; the scaler leaves this mark.
             mark = getattr(optimizer, "found_inf", None)
@@ -250,12 +289,15 @@ class Run:
             if self._collector is None:
                 return
             changed = num_trained(optimizer) != len(self._trained)
+            changed |= bool(self._lazy) and not all(map(is_lazy, self._lazy))
             if changed or (self._due and trained(optimizer) != self._trained):
                 self._retrack()
             if self._due and self._collector is not None:
                 self._collector.before()
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._idle:
+            return
         if self._skips:
             self.skip()
             return
@@ -274,12 +316,14 @@ class Run:
             if tensors is not None:
                 self.journal.sample(self.step, tensors)
             self._take(rows, now=tensors is not None)
-        if tensors is None and not self._examiner.due(self.step):
+        paid = False
+        if self._examiner.due(self.step):
+            with self._guard("bill"):
+                paid = self._examiner.must(self.step) or self._schedule.may_spend(self._elapsed)
+        if tensors is None and not paid:
             return
         with self._guard("examination"):
-            news = tensors is not None and self._examiner.sees_news(self.trace)
-            paid = self._examiner.must(self.step) or self._schedule.may_spend(self._elapsed)
-            if news or (self._examiner.due(self.step) and paid):
+            if paid or self._examiner.sees_news(self.trace):
                 self._examine()
 
     def _take(self, rows: list[Row], *, now: bool = False) -> None:
@@ -298,9 +342,10 @@ class Run:
         fresh = self._schedule.alarm()
         if not fresh and math.isfinite(loss):
             return
-        self._num_alarms += 1
-        if self._num_alarms <= MAX_ALARMS:
-            self.journal.event(Event(step, "alarm", odd))
+        self._note(Event(step, "alarm", odd))
+        prompt = self._num_events["alarm"] <= PROMPT
+        if not prompt and not self._schedule.may_spend(self._elapsed):
+            return
         self.journal.flush()
         with self._guard("examination"):
             self._examine()
@@ -309,17 +354,18 @@ class Run:
     def _examine(self, *, tell: bool = True) -> None:
         told = self._examiner.examine(self.trace, self.step)
         self.journal.notices(told)
-        for sink in list(self._sinks) if tell and told else []:
+        for sink in self._sinks if tell and told else []:
+            if _name(sink) in self._failed:
+                continue
             with self._guard(_name(sink)):
                 sink.tell(told)
 
     def _fail(self, part: str, error: Exception) -> None:
         """Steps back from the part that failed, and writes down why, once."""
-        self._sinks = [sink for sink in self._sinks if _name(sink) != part]
         if part == "sampling":
             self._collector = None
         if part in ("start", "step"):
-            self._remove_hooks()
+            self._live = False  # torch is walking through the hooks: they go at close
         if part not in self._failed:
             self._failed.add(part)
             where = "".join(traceback.format_exception(error))
@@ -330,11 +376,6 @@ class Run:
         if failure is not None and "record" not in self._failed:
             self._failed.add("record")
             self.event("doctor-failed", f"record failed, {type(failure).__name__}: {failure}")
-
-    def _remove_hooks(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
 
 
 def _name(sink: Sink) -> str:

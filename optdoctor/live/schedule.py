@@ -7,8 +7,8 @@ DENSE = 3
 YOUNG = 1000
 """Age, in updates of this process, until which faults show most and more may be spent."""
 YOUNG_SHARE = 0.10
-FLOOR_S = 30e-6
-"""What an update may cost in any case, in seconds."""
+FLOOR_S = 15e-6
+"""What samples and examinations may cost an update in any case, in seconds."""
 BURST = 2
 """Updates sampled after an alarm."""
 BURST_REST = 64
@@ -21,17 +21,38 @@ class Schedule:
 
     Spacing of age/16 until `YOUNG` and age/128 later makes samples log-uniform: at most about 950
     in a million updates. `interval` fixes it instead.
+
+    Two bills: idle, of hooks without a sample and of logging, which every update costs, and work,
+    of samples and examinations. Work takes what idle leaves of the share, and its floor where
+    that is more, so that a loop of short updates is sampled too. The share of youth is its own.
     """
 
     overhead: float = 0.01
     interval: int | None = None
-    billed_s: float = 0.0
-    """What watching has cost so far."""
+    idle_s: float = 0.0
+    work_s: float = 0.0
     samples: int = 0
     _age: int = 0
     _last: int = 0
     _burst: int = 0
     _samples_at_burst: int = field(default=-BURST_REST)
+
+    @property
+    def billed_s(self) -> float:
+        """What watching has cost so far."""
+        return self.idle_s + self.work_s
+
+    @property
+    def sampling(self) -> bool:
+        """Whether the update last asked for is sampled."""
+        return self.samples > 0 and self._last == self._age
+
+    def add(self, seconds: float, *, idle: bool) -> None:
+        """Bills time."""
+        if idle:
+            self.idle_s += seconds
+        else:
+            self.work_s += seconds
 
     def due(self, elapsed_s: float) -> bool:
         """Whether the next update is sampled; to be asked once for each update."""
@@ -44,7 +65,7 @@ class Schedule:
 
     def may_spend(self, elapsed_s: float) -> bool:
         """Whether the bill has room for work that is not tied to a sample: half of it is theirs."""
-        return self._within(self.overhead, elapsed_s, part=0.5)
+        return self.work_s <= self._allowed(elapsed_s) / 2
 
     def alarm(self) -> bool:
         """Asks for the next updates to be sampled; False if a burst was had lately."""
@@ -64,8 +85,10 @@ class Schedule:
             return True
         since = self._age - self._last
         if self._age <= YOUNG:
-            return since * 16 >= self._age and self._within(YOUNG_SHARE, elapsed_s)
-        return since * 128 >= self._age and self._within(self.overhead, elapsed_s)
+            return since * 16 >= self._age and self.work_s <= max(
+                YOUNG_SHARE * elapsed_s, self._allowed(elapsed_s)
+            )
+        return since * 128 >= self._age and self.work_s <= self._allowed(elapsed_s)
 
-    def _within(self, share: float, elapsed_s: float, part: float = 1.0) -> bool:
-        return self.billed_s <= part * max(share * elapsed_s, FLOOR_S * self._age)
+    def _allowed(self, elapsed_s: float) -> float:
+        return max(self.overhead * elapsed_s - self.idle_s, FLOOR_S * self._age)

@@ -6,6 +6,7 @@ from math import isfinite
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from optdoctor.knowledge.layers import clean, kind_of, layer_of
@@ -23,7 +24,10 @@ class Tracked:
 
 
 def track(model: nn.Module, optimizer: Optimizer, probe: Probe) -> Tracked:
-    """All parameters of the model, and those of the optimizer that the model does not name."""
+    """All parameters of the model, and those of the optimizer that the model does not name.
+
+    Those that have no shape yet are left out.
+    """
     names: dict[int, list[str]] = {}
     by_id: dict[int, Tensor] = {}
     module_of: dict[int, str] = {}
@@ -31,13 +35,14 @@ def track(model: nn.Module, optimizer: Optimizer, probe: Probe) -> Tracked:
         for short, parameter in module.named_parameters(recurse=False):
             name = clean(f"{prefix}.{short}" if prefix else short)
             names.setdefault(id(parameter), []).append(name)
-            by_id[id(parameter)] = parameter
+            if not is_lazy(parameter):
+                by_id[id(parameter)] = parameter
             module_of.setdefault(id(parameter), type(module).__name__)
     group_of: dict[int, int] = {}
     for index, group in enumerate(optimizer.param_groups):
         for position, parameter in enumerate(group["params"]):
             group_of[id(parameter)] = index
-            if id(parameter) not in by_id:
+            if id(parameter) not in by_id and not is_lazy(parameter):
                 by_id[id(parameter)] = parameter
                 names[id(parameter)] = [f"group{index}.{position}"]
     tensors = tuple(
@@ -47,6 +52,12 @@ def track(model: nn.Module, optimizer: Optimizer, probe: Probe) -> Tracked:
         for i, key in enumerate(by_id)
     )
     return Tracked(tuple(by_id.values()), tensors)
+
+
+def lazy(model: nn.Module, optimizer: Optimizer) -> list[Tensor]:
+    """Parameters that get their shape at their first use."""
+    several = [model.parameters(), *(group["params"] for group in optimizer.param_groups)]
+    return [parameter for parameters in several for parameter in parameters if is_lazy(parameter)]
 
 
 def _info(

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from optdoctor import __version__
-from optdoctor.findings import Diagnosis, Finding
+from optdoctor.findings import Diagnosis, Finding, Status
 from optdoctor.report import curve, footer, slots
 from optdoctor.report.many import ASCII, render_many
 from optdoctor.report.slots import DETAILS, Detail, ordered, unit
@@ -72,6 +72,8 @@ def render(
 def one_line(diagnosis: Diagnosis, trace: Trace) -> str:
     """The verdict of a run that has nothing to report; what the doctor could not do is said too."""
     _, said = sentences(diagnosis, trace, ordered(diagnosis))
+    if crashed := list(diagnosis.with_status(Status.CRASHED)):
+        said.append(f"{counted(len(crashed), 'rule')} crashed: {', '.join(crashed)}.")
     failed = [event for event in trace.events if event.kind == "doctor-failed"]
     said += [f"The doctor stepped back at step {event.step}: {_first(event)}" for event in failed]
     return f"optdoctor  {diagnosis.verdict.upper()}  {' '.join(plain(text) for text in said)}"

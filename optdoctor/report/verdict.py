@@ -45,13 +45,18 @@ def _without_illness(diagnosis: Diagnosis, trace: Trace) -> str:
     first, last = trace.steps
     found = counted(len(diagnosis.findings), "note") if diagnosis.findings else "Nothing"
     silent = list(diagnosis.with_status(Status.CLEAR))
-    unseen = sum(o.status not in (Status.CLEAR, Status.FOUND) for o in diagnosis.outcomes.values())
+    unseen = sum(
+        o.status in (Status.SKIPPED, Status.ABSTAINED) for o in diagnosis.outcomes.values()
+    )
     length = counted(last - first + 1, unit(trace))
-    if not unseen:
-        return f"{found} found in {length}; all {len(diagnosis.outcomes)} rules looked."
+    num_looked = len(silent) + len(diagnosis.with_status(Status.FOUND))
+    if num_looked == len(diagnosis.outcomes) > 1:
+        return f"{found} found in {length}; all {num_looked} rules looked."
     if len(silent) > _NAMED:
-        return f"{found} found in {length}. {len(silent)} rules silent, {unseen} not examined."
+        blind = f", {unseen} not examined" if unseen else ""
+        return f"{found} found in {length}. {len(silent)} rules silent{blind}."
     by = f" by {listed(silent)}" if silent else ""
     if diagnosis.findings and silent:
         by = f"; nothing else{by}"
-    return f"{found} found in {length}{by}; {counted(unseen, 'rule')} not examined."
+    blind = f"; {counted(unseen, 'rule')} not examined" if unseen else ""
+    return f"{found} found in {length}{by}{blind}."

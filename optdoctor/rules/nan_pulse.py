@@ -96,7 +96,7 @@ def _masked(trace: Trace, masked: NDArray[np.bool_], limits: Limits) -> list[Evi
     """What the log printed in place of NaN, and what it showed just before."""
     loss, norm = trace.series["loss"], trace.series["grad_norm"]
     count = int(np.where(masked, loss.count, 0).sum())
-    what = "losses printed as 0 in place of NaN: their gradient norm is not finite"
+    what = "printed as 0 in place of NaN, beside a gradient norm that is not finite"
     evidence = [Evidence("grad_norm", what, count, limits.healthy, "rows")]
     beside = lookup(norm, loss.steps, absent=1.0)
     row = int(np.flatnonzero(masked)[0]) - 1
@@ -104,7 +104,7 @@ def _masked(trace: Trace, masked: NDArray[np.bool_], limits: Limits) -> list[Evi
     while row >= 0 and not math.isfinite(beside[row]):
         before, row = before + 1, row - 1
     if before:
-        what = "rows just before them with a finite loss and such a gradient norm"
+        what = "more just before, with a finite loss and such a gradient norm"
         evidence.append(Evidence("grad_norm", what, before, limits.healthy, "rows"))
     return evidence
 

@@ -16,13 +16,13 @@ from optdoctor.trace import Trace
 
 
 class Sink(Protocol):
-    """One destination. An exception from it ends the sink, never the training."""
+    """One destination. After an exception from `tell` it is told nothing more until `close`."""
 
     def tell(self, notices: list[Notice]) -> None:
         """Takes what appeared, worsened or ended."""
 
     def close(self, diagnosis: Diagnosis, trace: Trace, cost: str) -> None:
-        """Takes the last diagnosis."""
+        """Takes the last diagnosis, also after a `tell` that raised."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
-"""Tells a root cause once, and prints the report at the end, on standard error."""
+"""Tells root causes, and prints the report at the end, on standard error."""
 
 import sys
 import textwrap
 
 from optdoctor.findings import Diagnosis, Finding, Notice, Severity, Verdict
 from optdoctor.report import text
+from optdoctor.rule import SYMPTOMS
 from optdoctor.sinks import Place, Sink
 from optdoctor.trace import Trace
 
@@ -14,12 +15,20 @@ WIDTH, INDENT = 80, " " * 11
 class Console:
     """Lines above a progress bar where one is alive."""
 
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
     def tell(self, notices: list[Notice]) -> None:
-        """Prints what no other finding explains; a note can wait for the report."""
+        """Prints what no other finding explains: a cause once, a symptom also when it worsens.
+
+        A note can wait for the report.
+        """
         for notice in notices:
             finding = notice.finding
             harmless = notice.what == "ended" or finding.severity is Severity.NOTE
-            if not harmless and not finding.causes.found:
+            known = finding.rule in self._told and finding.rule not in SYMPTOMS
+            if not harmless and not known and not finding.causes.found:
+                self._told.add(finding.rule)
                 say(_line(finding, notice.step))
 
     def close(self, diagnosis: Diagnosis, trace: Trace, cost: str) -> None:
@@ -27,14 +36,18 @@ class Console:
         if diagnosis.verdict is Verdict.SICK:
             say(text.render(diagnosis, trace, cost=cost))
         else:
-            say(text.one_line(diagnosis, trace))
+            say(_wrapped(text.one_line(diagnosis, trace)))
 
 
 def _line(finding: Finding, step: int) -> str:
     when = f"step {step}" if step else "before step 1"
     lines = [f"optdoctor  {when}  {finding.severity.upper()} {finding.rule}: {finding.summary}"]
     lines += [f"           do: {treatment.title}" for treatment in finding.treatments[:1]]
-    return "\n".join(textwrap.fill(line, WIDTH, subsequent_indent=INDENT) for line in lines)
+    return "\n".join(map(_wrapped, lines))
+
+
+def _wrapped(line: str) -> str:
+    return textwrap.fill(line, WIDTH, subsequent_indent=INDENT, break_on_hyphens=False)
 
 
 def say(message: str) -> None:

@@ -26,6 +26,8 @@ from optdoctor.trace import Event, Fact, TensorInfo
 
 FLUSH_ROWS = 16
 FLUSH_S = 2.0
+OURS = b"optdoctor/run-"
+"""What stands near the beginning of every run.json of ours."""
 
 
 class RecordWriter:
@@ -202,9 +204,40 @@ def _array(kind: Any, cells: list[Any]) -> Any:
 
 
 def set_aside(folder: Path) -> None:
-    """Moves an old record in `folder` to `folder/earlier-N`: one folder is one run."""
-    patterns = (RUN, EVENTS, FINDINGS, "steps-*.arrows", "tensors-*.arrows", "report.html")
-    old = [path for pattern in patterns for path in folder.glob(pattern)]
+    """Moves an old record in `folder` to `folder/earlier-N`: one folder is one run.
+
+    Streams and run.json would be in the way; files whose names others use too are moved only with
+    a run.json that is ours.
+    """
+    patterns = [RUN, "steps-*.arrows", "tensors-*.arrows"]
+    if _is_record(folder):
+        patterns += [EVENTS, FINDINGS, "report.html"]
+    _move_aside(folder, [path for pattern in patterns for path in folder.glob(pattern)])
+
+
+def make_room(folder: Path, parts: Sequence[str]) -> None:
+    """Sets aside records that a reader of `folder` would take for parts of the run to come.
+
+    `parts` names the subfolders of a run of several optimizers; it is empty for a single one, whose
+    record lies in `folder` itself.
+    """
+    if parts and _is_record(folder):
+        set_aside(folder)
+    numbered = [path for path in folder.glob("[0-9]*") if path.name.isdecimal()]
+    _move_aside(folder, [p for p in numbered if p.name not in parts and _is_record(p)])
+
+
+def _is_record(folder: Path) -> bool:
+    """Whether `folder` holds a run.json of ours, whole or not, or one beside our streams."""
+    try:
+        with (folder / RUN).open("rb") as file:
+            ours = OURS in file.read(256)
+    except OSError:
+        return False
+    return ours or any(folder.glob("steps-*.arrows"))
+
+
+def _move_aside(folder: Path, old: Sequence[Path]) -> None:
     if not old:
         return
     number = 1

@@ -1,7 +1,9 @@
 """What `watch` promises a plain loop, from the first line to the report."""
 
+import copy
 import json
 import math
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -499,6 +501,53 @@ def test_a_cast_in_mid_run_is_an_event_and_keeps_the_rows(tmp_path: Path) -> Non
     assert len(list(tmp_path.glob("tensors-*.arrows"))) == 2
 
 
+class Lazy(nn.Module):
+    """One layer that has its shape at once, one from the first forward, one from the third."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain, self.late, self.later = nn.Linear(2, 3), nn.LazyLinear(4), nn.LazyLinear(5)
+        self.calls = 0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        hidden = self.late(self.plain(inputs))
+        return self.later(hidden) if self.calls > 2 else hidden
+
+
+def test_parameters_without_a_shape_are_waited_for(tmp_path: Path) -> None:
+    seed()
+    model = Lazy()
+    optimizer = adamw(model)
+    doctor = quiet(model, optimizer, tmp_path)
+    for _ in range(4):
+        loss = model(torch.ones(1, 2)).square().sum()
+        loss.backward()
+        doctor.log(loss=loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    doctor.close()
+    assert failures(doctor) == []
+    assert events(doctor) == ["start", "tensors-changed"]
+    for trace in (doctor.runs[0].trace, optdoctor.read(tmp_path)):
+        shapes = {tensor.name: tensor.shape for tensor in trace.tensors}
+        assert shapes["late.weight"] == (4, 3)
+        assert shapes["later.weight"] == (5, 4)
+        assert trace.series["loss"].steps.tolist() == [1, 2, 3, 4]
+        moved = trace.series["update_rms"]
+        late, later = list(shapes).index("late.weight"), list(shapes).index("later.weight")
+        assert np.isfinite(moved.values[:, late]).all()
+        assert np.isfinite(moved.values[:, later]).tolist() == [False, False, True, True]
+
+
+def test_a_doctor_of_shapeless_parameters_that_never_trained_is_at_a_loss() -> None:
+    model = Lazy()
+    doctor = quiet(model, adamw(model))
+    doctor.log(loss=1.0)
+    assert doctor.close().verdict is Verdict.UNKNOWN
+    assert failures(doctor) == []
+
+
 # Skipped updates
 
 
@@ -553,6 +602,39 @@ def test_a_scaler_may_step_an_optimizer_that_is_not_watched() -> None:
     scaler.update()
     assert doctor.runs[0].step == 0
     doctor.close()
+
+
+def test_a_scaler_that_is_watched_can_be_copied_and_pickled() -> None:
+    model = net()
+    optimizer = adamw(model)
+    scaler = torch.amp.GradScaler("cpu")
+    doctor = quiet(model, optimizer, scaler=scaler)
+    for other in (copy.deepcopy(scaler), pickle.loads(pickle.dumps(scaler))):
+        other.scale(loss_of(model, next(batches(1))) * math.inf).backward()
+        other.step(optimizer)
+        other.update()
+    assert doctor.runs[0].step == 0, "the copies are not watched"
+    doctor.close()
+
+
+def test_a_scaler_class_that_others_wrapped_meanwhile_is_left_to_them() -> None:
+    class Scaler(torch.amp.GradScaler):
+        """Inherits its step."""
+
+    model = net()
+    optimizer = adamw(model)
+    scaler = Scaler("cpu")
+    quiet(model, optimizer, scaler=scaler).close()
+    assert "step" not in vars(Scaler)
+    doctor = quiet(model, optimizer, scaler=scaler)
+    ours = Scaler.step
+    Scaler.step = lambda self, *args: ours(self, *args)  # type: ignore[method-assign]
+    theirs = Scaler.step
+    doctor.close()
+    assert Scaler.step is theirs
+    scaler.scale(loss_of(model, next(batches(1)))).backward()
+    scaler.step(optimizer)
+    assert doctor.runs[0].step == 0
 
 
 # Findings

@@ -2,6 +2,8 @@
 
 import pytest
 
+from optdoctor.live import guard as live_guard
+from optdoctor.live.guard import Guard
 from optdoctor.live.schedule import (
     BURST,
     BURST_REST,
@@ -23,13 +25,18 @@ def sampled(
     step_s: float = STEP_S,
     alarm: bool = False,
     age: int = 0,
+    idle_s: float = 0.0,
 ) -> list[int]:
-    """The updates sampled on a clock that goes `step_s` an update; each sample is billed."""
+    """The updates sampled on a clock that goes `step_s` an update; each sample is billed.
+
+    `idle_s` is what every update costs without a sample.
+    """
     out = []
     for update in range(age + 1, age + steps + 1):
         if schedule.due(update * step_s + schedule.billed_s):
             out.append(update)
-            schedule.billed_s += sample_s
+            schedule.add(sample_s, idle=False)
+        schedule.add(idle_s, idle=True)
         if alarm:
             schedule.alarm()
     return out
@@ -82,7 +89,7 @@ def test_in_youth_a_tenth_may_be_spent_and_no_more() -> None:
     assert 0.02 < spent <= YOUNG_SHARE + 0.005
 
 
-def test_thirty_microseconds_an_update_are_free_in_any_case() -> None:
+def test_fifteen_microseconds_an_update_are_free_in_any_case() -> None:
     tiny = FLOOR_S / 4  # an update so short that 1 % of it is nothing
     schedule = Schedule()
     at = sampled(schedule, 50_000, step_s=tiny, sample_s=50 * FLOOR_S)
@@ -92,7 +99,7 @@ def test_thirty_microseconds_an_update_are_free_in_any_case() -> None:
 
 
 def test_further_work_must_fit_the_bill() -> None:
-    schedule = Schedule(0.01, billed_s=1.0)
+    schedule = Schedule(0.01, work_s=1.0)
     assert schedule.may_spend(elapsed_s=200.0)
     assert not schedule.may_spend(elapsed_s=199.0), "the other half is for samples"
 
@@ -106,7 +113,7 @@ def test_an_interval_fixes_the_samples_whatever_they_cost() -> None:
 def test_an_alarm_samples_the_next_two_updates_whatever_the_bill() -> None:
     schedule = Schedule()
     sampled(schedule, 2000)
-    schedule.billed_s = 1e9
+    schedule.work_s = 1e9
     assert sampled(schedule, 50, age=2000) == []
     schedule.alarm()
     assert sampled(schedule, 50, age=2050) == [2051, 2052]
@@ -117,7 +124,7 @@ def test_endless_alarms_do_not_sample_for_ever() -> None:
     schedule = Schedule()
     sampled(schedule, 2000)
     regular = schedule.samples
-    schedule.billed_s = 1e9
+    schedule.work_s = 1e9
     sampled(schedule, 5000, age=2000, alarm=True)
     assert schedule.samples - regular == BURST, "a burst is no reason for the next"
 
@@ -138,3 +145,46 @@ def test_there_is_one_burst_in_64_samples() -> None:
 def test_counts_are_the_samples_taken() -> None:
     schedule = Schedule()
     assert len(sampled(schedule, 500)) == schedule.samples
+
+
+@pytest.mark.parametrize("step_s", [2 * FLOOR_S, 30 * FLOOR_S])
+def test_what_hooks_and_log_cost_does_not_starve_the_samples(step_s: float) -> None:
+    schedule = Schedule()
+    at = sampled(schedule, 100_000, step_s=step_s, sample_s=100 * FLOOR_S, idle_s=3 * FLOOR_S)
+    of_decade = [sum(10**d < update <= 10 ** (d + 1) for update in at) for d in (2, 3, 4)]
+    assert of_decade[0] >= 1
+    assert of_decade[1] >= 50
+    assert of_decade[2] >= 200
+    assert schedule.work_s <= FLOOR_S * 100_000 + 100 * FLOOR_S
+    assert schedule.billed_s == pytest.approx(schedule.work_s + 3 * FLOOR_S * 100_000)
+
+
+def test_what_hooks_and_log_cost_is_part_of_the_share() -> None:
+    schedule = Schedule(0.01, idle_s=1.0, work_s=1.0)
+    assert schedule.may_spend(elapsed_s=300.0)
+    assert not schedule.may_spend(elapsed_s=299.0)
+
+
+def test_a_guard_bills_each_part_once_and_a_sampled_update_as_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, schedule = [0.0], Schedule(interval=2)
+    monkeypatch.setattr(live_guard.time, "perf_counter", lambda: now[0])
+    guard = Guard(schedule, lambda part, error: None)
+
+    def update() -> tuple[float, float]:
+        idle, work = schedule.idle_s, schedule.work_s
+        with guard("sampling"):
+            schedule.due(0.0)
+            now[0] += 1
+        with guard("step"):
+            now[0] += 2
+            with guard("examination"):
+                now[0] += 4
+            now[0] += 8
+        with guard("log"):
+            now[0] += 16
+        return schedule.idle_s - idle, schedule.work_s - work
+
+    assert update() == (16, 1 + 2 + 4 + 8)
+    assert update() == (1 + 2 + 8 + 16, 4)

@@ -91,6 +91,49 @@ def test_nan_and_infinity_are_values_and_an_empty_cell_is_none() -> None:
     assert steps(trace, "grad_norm") == [1, 3, 4]
 
 
+@pytest.mark.parametrize("nan", ["-nan(ind)", "nan(ind)", "1.#QNAN", "-1.#IND", "-1.#IND00"])
+def test_nan_as_c_spells_it_on_windows_is_nan(nan: str) -> None:
+    trace = read(f"step,loss\n1,2.5\n2,{nan}\n3,1.#INF\n4,-1.#INF00\n5,2.25\n")
+    assert steps(trace) == [1, 2, 3, 4, 5]
+    assert math.isnan(values(trace)[1])
+    assert values(trace)[2:4] == [math.inf, -math.inf]
+
+
+@pytest.mark.parametrize("none", ["NA", "N/A", "", "null", "None", "ind", "1.#", "(nan)"])
+def test_what_names_no_number_is_none(none: str) -> None:
+    assert steps(read(f"step,loss\n1,2.5\n2,{none}\n3,2.25\n")) == [1, 3]
+
+
+def test_rows_of_one_step_are_one_row_with_their_mean() -> None:
+    trace = read("step,loss,lr\n1,2.0,0.1\n1,4.0,0.1\n1,6.0,0.1\n2,1.0,0.3\n3,2,0.1\n3,3,0.1\n")
+    assert steps(trace) == steps(trace, "lr") == [1, 2, 3]
+    assert values(trace) == [4.0, 1.0, 2.5]
+    assert values(trace, "lr") == [0.1, 0.3, 0.1]
+    assert not trace.events
+
+
+@pytest.mark.parametrize("order", [("nan", "2.5", "2.5"), ("2.5", "nan", "2.5")])
+def test_the_nan_of_one_rank_is_not_hidden_by_another(order: tuple[str, ...]) -> None:
+    trace = read("step,loss\n1,2.5\n" + "".join(f"2,{loss}\n" for loss in order) + "3,2.25\n")
+    assert steps(trace) == [1, 2, 3]
+    assert math.isnan(values(trace)[1])
+
+
+def test_the_mean_of_huge_and_of_infinite_losses_is_not_made_up() -> None:
+    trace = read("step,loss\n1,1.5e308\n1,1.5e308\n2,inf\n2,2.5\n3,2.25\n3,inf\n3,2.25\n")
+    assert values(trace) == [1.5e308, math.inf, math.inf]
+
+
+def test_a_row_merges_with_none_of_a_branch_that_was_left() -> None:
+    trace = read(
+        "step,loss,eval_loss\n1,2.5,\n2,2.25,\n2,,9.0\n3,2.0,\n"
+        "2,1.5,\n2,2.5,\n2,,3.0\n2,,4.0\n3,1.0,\n"
+    )
+    assert values(trace) == [2.5, 2.0, 1.0]
+    assert values(trace, "eval_loss") == [3.5]
+    assert [(event.kind, event.step) for event in trace.events] == [("resume", 2)]
+
+
 def test_quoted_cells_may_hold_the_delimiter() -> None:
     trace = read('"step","note","loss"\n1,"a, b",2.5\n2,"{\'x\': 1, \'y\': 2}",2.25\n')
     assert values(trace) == [2.5, 2.25]

@@ -125,3 +125,8 @@ def test_the_quantum_is_the_last_decimal_shown() -> None:
 def test_source_code_that_mentions_a_loss_is_not_claimed() -> None:
     with pytest.raises(Unreadable):
         read("logs = {'loss': loss.item(), 'epoch': epoch}\nprint({'loss': total})\n")
+
+
+def test_of_two_evaluations_between_counted_rows_the_newest_stands() -> None:
+    trace = read("{'loss': 2.5}\n{'eval_loss': 3.0}\n{'eval_loss': 2.0}\n{'loss': 2.25}\n")
+    assert list(trace.series["eval_loss"].values) == [2.0]

@@ -270,8 +270,11 @@ def test_a_note_is_not_said_to_be_found_by_the_silent_rules() -> None:
         Rule("silent", ("loss",), lambda *_: [], Limits(), Trace, Trace, "Title."),
     ]
     trace = make_trace(loss=falling_loss())
-    text = "1 note found in 400 steps; nothing else by silent."
+    text = "1 note found in 400 steps; all 2 rules looked."
     assert one_line(diagnose(trace, rules), trace) == f"optdoctor  HEALTHY  {text}"
+    blind = Rule("blind", ("grad_norm",), lambda *_: [], Limits(), Trace, Trace, "Title.")
+    text = "1 note found in 400 steps; nothing else by silent; 1 rule not examined."
+    assert one_line(diagnose(trace, [*rules, blind]), trace) == f"optdoctor  HEALTHY  {text}"
     alone = "optdoctor  HEALTHY  1 note found in 400 steps."
     assert one_line(diagnose(trace, rules[:1]), trace) == alone
 
@@ -301,6 +304,22 @@ def test_a_crashed_rule_and_a_doctor_that_stepped_back_have_a_line_each() -> Non
     text = render(diagnose(trace, [rule]), trace)
     assert "crashed        it-breaks: RuntimeError: bad luck" in text
     assert "doctor         stepped back at step 7: ValueError: broken" in text
+
+
+def test_a_crashed_rule_is_named_and_not_hidden_among_those_not_examined() -> None:
+    def crash(*_: object) -> list[Finding]:
+        raise RuntimeError("bad luck")
+
+    rules = [
+        Rule("silent", ("loss",), lambda *_: [], Limits(), Trace, Trace, "Title."),
+        Rule("it-breaks", ("loss",), crash, Limits(), Trace, Trace, "Title."),
+    ]
+    trace = make_trace(loss=falling_loss())
+    said = "HEALTHY  Nothing found in 400 steps by silent. 1 rule crashed: it-breaks."
+    assert one_line(diagnose(trace, rules), trace) == f"optdoctor  {said}"
+    report = render(diagnose(trace, rules), trace)
+    assert "HEALTHY  Nothing found in 400 steps by silent.\n" in report
+    assert "crashed        it-breaks: RuntimeError: bad luck" in report
 
 
 def test_nothing_is_said_to_be_measured_yet() -> None:

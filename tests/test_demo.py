@@ -72,7 +72,7 @@ def test_the_cause_is_told_while_the_run_is_alive(
 ) -> None:
     result, _ = shown
     told = [line for line in result.stderr.splitlines() if line.startswith("optdoctor  step")]
-    assert told[0].startswith("optdoctor  step 1 ")
+    assert told[0].startswith("optdoctor  step 3 ")
     assert "second-moment-underflow" in told[0]
     assert "Traceback" not in result.stderr
 

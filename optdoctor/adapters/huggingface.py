@@ -8,6 +8,7 @@ norm before clipping is only in that log, at the steps where it stands.
 import math
 import sys
 import traceback
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import wraps
@@ -19,13 +20,14 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from optdoctor import settings
 from optdoctor.live.doctor import Doctor, check, start
 from optdoctor.live.micro_losses import MicroLosses, Window
+from optdoctor.live.scaler import check_scaler
 from optdoctor.log import number
 from optdoctor.sinks import Place, make
 from optdoctor.trace import Fact
 
 FILTER = (
-    "optdoctor  by step {step} a loss is NaN. The Trainer's log hides it, and shows 0 in the\n"
-    "           end, while logging_nan_inf_filter is on: logging_nan_inf_filter=False."
+    "optdoctor  by step {step} a loss is not finite. The Trainer's log hides that, and shows 0 if\n"
+    "           it stays so, while logging_nan_inf_filter is on: logging_nan_inf_filter=False."
 )
 NO_METRIC = ("runtime", "per_second", "total_flos", "train_loss")
 AGREES = 1e-3
@@ -85,6 +87,7 @@ class OptDoctorCallback(TrainerCallback):
         )
         # What is wrong with the arguments must be said here, not at the first step.
         check(overhead=overhead, interval=interval, treat=self._options["treat"])
+        check_scaler(scaler)
         settings.load()
         for name in self._options["sinks"]:
             make(name, Place(None))
@@ -93,7 +96,6 @@ class OptDoctorCallback(TrainerCallback):
         self._told_filter = False
         self._ahead = 0
         """What `first_step` adds to the Trainer's count."""
-        self._untap: Callable[[], None] = lambda: None
 
     @_inert
     def on_train_begin(
@@ -114,7 +116,7 @@ class OptDoctorCallback(TrainerCallback):
             facts=_facts(args, state, kwargs["model"]),
             **self._options,
         )
-        self._untap = _tap(self._hear)
+        _tap(self)
 
     @_inert
     def _hear(self, trainer: Trainer, loss: Any) -> None:
@@ -178,7 +180,7 @@ class OptDoctorCallback(TrainerCallback):
         self._end()
 
     def _end(self) -> None:
-        self._untap()
+        _untap(self)
         if self.doctor is not None:
             self.doctor.close()
 
@@ -208,6 +210,8 @@ class OptDoctorCallback(TrainerCallback):
             if math.isfinite(logged) and not self._told_filter:
                 self._told_filter = True
                 self._say(FILTER.format(step=step))
+        elif not math.isfinite(logged):
+            return  # the Trainer's running sum stays NaN after one NaN; each loss seen is its own
         elif args.world_size == 1 and not abs(own - logged) <= AGREES * size + ROUNDED:
             self._own_losses = False
             said = f"the loss seen, {own:.4g}, is not the Trainer's, {logged:.4g}; from here the"
@@ -221,28 +225,44 @@ class OptDoctorCallback(TrainerCallback):
             say(message)
 
 
-def _tap(listener: Callable[[Trainer, Any], None]) -> Callable[[], None]:
-    """Tells the listener the loss of each micro-batch of any Trainer; returns how to stop that.
+# Callbacks whose Trainer trains; weak, because a training that raises never tells its end.
+_LISTENING: "weakref.WeakSet[OptDoctorCallback]" = weakref.WeakSet()
+_TRAINING_STEP = Trainer.training_step
+
+
+@wraps(_TRAINING_STEP)
+def _training_step(self: Trainer, *args: Any, **kwargs: Any) -> Any:
+    """Tells the loss of each micro-batch to the callback of its Trainer.
 
     A callback has no reference to its Trainer. What `training_step` returns is what the Trainer
     adds up for its log: seen in transformers 4.46.3 and 5.24.
     """
-    inner, listeners = Trainer.training_step, [listener]
+    loss = _inner(self, *args, **kwargs)
+    for callback in list(_LISTENING):
+        callback._hear(self, loss)
+    return loss
 
-    @wraps(inner)
-    def training_step(self: Trainer, *args: Any, **kwargs: Any) -> Any:
-        loss = inner(self, *args, **kwargs)
-        for each in listeners:
-            each(self, loss)
-        return loss
 
-    def undo() -> None:
-        listeners.clear()
-        if Trainer.training_step is training_step:
-            Trainer.training_step = inner  # type: ignore[method-assign]
+_inner: Callable[..., Any] = _TRAINING_STEP
+_wrapped = False
 
-    Trainer.training_step = training_step  # type: ignore[method-assign]
-    return undo
+
+def _tap(callback: OptDoctorCallback) -> None:
+    """Begins to listen; the class is wrapped once, however many Trainers there are."""
+    global _inner, _wrapped
+    _LISTENING.add(callback)
+    if not _wrapped:
+        _inner, _wrapped = Trainer.training_step, True
+        Trainer.training_step = _training_step  # type: ignore[method-assign]
+
+
+def _untap(callback: OptDoctorCallback) -> None:
+    """Ends it; the last one takes the wrapper off, unless somebody has wrapped it meanwhile."""
+    global _wrapped
+    _LISTENING.discard(callback)
+    if not _LISTENING and Trainer.training_step is _training_step:
+        Trainer.training_step = _inner  # type: ignore[method-assign]
+        _wrapped = False
 
 
 def _channel(key: str) -> str:

@@ -6,7 +6,6 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import wraps
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,6 +17,7 @@ from optdoctor import settings as settings_file
 from optdoctor.channels import Axis, channel, is_channel
 from optdoctor.findings import SEVERITIES, Diagnosis, Verdict
 from optdoctor.live.run import Run
+from optdoctor.live.scaler import check_scaler, count_skips
 from optdoctor.live.schedule import Schedule
 from optdoctor.optimizers import innermost
 from optdoctor.sinks import Place, make
@@ -166,11 +166,14 @@ def start(
 ) -> Doctor:
     """`watch` for a framework, with the facts that it knows."""
     check(overhead=overhead, interval=interval, treat=treat)
+    check_scaler(scaler)
     given = optimizer if isinstance(optimizer, list | tuple) and optimizer else [optimizer]
     several = [innermost(one) for one in given]
     settings = settings_file.load()
     folder = Path(out) if out is not None and _is_first_rank() else None
     names = tuple(sinks) if _is_first_rank() else ()
+    for name in names:
+        make(name, Place(None))  # an unknown one is refused before anything is changed
     _relieve(several, folder)
     parts = [str(i) for i in range(len(several))] if len(several) > 1 else []
     if folder is not None:
@@ -191,7 +194,7 @@ def start(
                 first_step=first_step,
             )
         )
-    return Doctor(runs, _count_skips(scaler, runs) if scaler is not None else lambda: None)
+    return Doctor(runs, count_skips(scaler, runs) if scaler is not None else lambda: None)
 
 
 def _relieve(optimizers: Sequence[Any], folder: Path | None) -> None:
@@ -221,46 +224,6 @@ def check(*, overhead: float, interval: int | None, treat: Iterable[str]) -> Non
         raise ValueError(f"interval must be at least 1, not {interval!r}")
     if named := list(treat):
         raise ValueError(f"no treatment is named {named[0]!r}: none can be applied live yet")
-
-
-def _count_skips(scaler: Any, runs: Sequence[Run]) -> Callable[[], None]:
-    """Counts calls of `scaler.step` that fired no hook as skipped; returns how to stop that.
-
-    The wrapper sits on the class: one on the scaler itself would go along when it is copied or
-    pickled. It holds neither the scaler nor the runs, and a closed run counts nothing.
-    """
-    kind, the_scaler, listening = type(scaler), weakref.ref(scaler), weakref.WeakSet(runs)
-    own, inner = "step" in vars(kind), kind.step
-
-    @wraps(inner)
-    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if self is not the_scaler():
-            return inner(self, optimizer, *args, **kwargs)
-        watched = [run for run in listening if run.optimizer is _innermost(optimizer)]
-        before = [run.step for run in watched]
-        result = inner(self, optimizer, *args, **kwargs)
-        for run, count in zip(watched, before, strict=True):
-            if run.step == count:
-                run.skip()
-        return result
-
-    def undo() -> None:
-        if vars(kind).get("step") is step:
-            if own:
-                kind.step = inner
-            else:
-                del kind.step
-
-    kind.step = step
-    for run in runs:
-        run.counts_skips = True
-    return undo
-
-
-def _innermost(optimizer: Any) -> Any:
-    with suppress(TypeError):
-        return innermost(optimizer)
-    return None
 
 
 def _step_channel(name: str) -> str:

@@ -176,6 +176,6 @@ def weights_nonfinite(tracked: Tracked) -> int:
     bad = [
         (~torch.isfinite(p.detach())).sum().to("cpu", non_blocking=True)
         for p, info in zip(tracked.parameters, tracked.tensors, strict=True)
-        if info.in_optimizer and p.numel()
+        if info.in_optimizer and p.requires_grad and p.numel()
     ]
     return int(torch.stack(bad).sum()) if bad else 0

@@ -30,14 +30,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optdoctor import rule
-from optdoctor.curves import lookup, masked_zeros, spans, unmasked
+from optdoctor.curves import lookup, masked_zeros, unmasked
 from optdoctor.findings import Evidence, Finding, Severity, Treatment
+from optdoctor.store import Series
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace
 from optdoctor.trace import Trace
 
 PERMANENT = "permanent, no finite loss follows"
 ISOLATED = "isolated, finite losses follow"
-OPEN = "in the last row, and what follows is not known yet"
+OPEN = "the last row is one, and what follows is not known yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +58,15 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
     sick = loss.bad > 0
     if loss.bad.sum() <= limits.healthy or not sick.any():
         return []
-    stretches = spans(sick)
-    start, end = stretches[-1]
-    follows = math.isfinite(loss.values[-1])
-    tail = int(loss.bad[start:].sum())
-    broken = _broken_weights(trace, int(loss.first_bad[start]))
-    permanent = not follows and (tail >= limits.permanent_rows or bool(broken))
-    start = start if permanent else stretches[0][0]
-    first = int(loss.first_bad[start])
-    last = int(loss.steps[-1] if permanent else loss.last_bad[end])
+    onset, tail = _tail(loss)
+    broken = _broken_weights(trace, onset) if tail else []
+    follows = not tail
+    permanent = tail >= limits.permanent_rows or (tail > 0 and bool(broken))
+    bad_rows = np.flatnonzero(sick)
+    first = onset if permanent else int(loss.first_bad[bad_rows[0]])
+    last = int(loss.steps[-1] if permanent else loss.last_bad[bad_rows[-1]])
     whole = [] if broken else _whole_weights(trace, first)
-    num_bad = int(loss.bad[start:].sum())
+    num_bad = tail if permanent else int(loss.bad.sum())
     num_rows = num_bad if permanent else loss.rows
     course = PERMANENT if permanent else ISOLATED if follows else OPEN
     if permanent:
@@ -78,7 +77,9 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
     evidence = [Evidence("loss", what, num_bad, limits.healthy, "rows"), *broken, *whole]
     if masked.any():
         evidence += _masked(trace, masked, limits)
-    word = "Inf" if np.isinf(loss.values[sick]).all() else "NaN"
+    shown = loss.values[sick]
+    shown = shown[~np.isfinite(shown)]
+    word = "Inf" if shown.size and np.isinf(shown).all() else "NaN"
     return [
         Finding(
             severity=Severity.CRITICAL if permanent else Severity.WARN,
@@ -92,10 +93,29 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
     ]
 
 
+def _tail(loss: Series) -> tuple[int, int]:
+    """(first step, rows) of the bad rows at the end without a finite one between; (0, 0) if none.
+
+    Of a bucket that is only partly bad, rows count where they are known to be its last.
+    """
+    full = loss.bad == loss.count
+    partial = np.flatnonzero(~full)
+    row = int(partial[-1]) + 1 if partial.size else 0
+    rows = int(loss.bad[row:].sum())
+    onset = int(loss.first_bad[row]) if rows else 0
+    if row and loss.bad[row - 1] and loss.last_bad[row - 1] == loss.steps[row - 1]:
+        i = row - 1
+        stride = (loss.steps[i] - loss.starts[i]) / max(loss.count[i] - 1, 1)
+        if loss.steps[i] - loss.first_bad[i] == (loss.bad[i] - 1) * stride:
+            return int(loss.first_bad[i]), rows + int(loss.bad[i])
+        return (onset, rows) if rows else (int(loss.last_bad[i]), 1)
+    return onset, rows
+
+
 def _masked(trace: Trace, masked: NDArray[np.bool_], limits: Limits) -> list[Evidence]:
     """What the log printed in place of NaN, and what it showed just before."""
     loss, norm = trace.series["loss"], trace.series["grad_norm"]
-    count = int(np.where(masked, loss.count, 0).sum())
+    count = int((unmasked(loss, norm).bad - loss.bad)[masked].sum())
     what = "printed as 0 in place of NaN, beside a gradient norm that is not finite"
     evidence = [Evidence("grad_norm", what, count, limits.healthy, "rows")]
     beside = lookup(norm, loss.steps, absent=1.0)
@@ -136,8 +156,9 @@ def _broken_weights(trace: Trace, onset: int) -> list[Evidence]:
 
 def _whole_weights(trace: Trace, first: int) -> list[Evidence]:
     """That the weights stayed finite, where every update sampled since then left them so."""
-    if "update_nonfinite" not in trace.series:
-        return []
+    every = all(tensor.in_optimizer for tensor in trace.tensors)
+    if "update_nonfinite" not in trace.series or not every:
+        return []  # weights that this optimizer does not move were not looked at
     update = trace.series["update_nonfinite"]
     since = update.steps >= first
     if not since.any() or float(np.nansum(update.values[since])) > 0:
@@ -158,8 +179,11 @@ def _treatments(
         source="counters of the fault itself name what a loss curve cannot",
     )
     why = "their weights are not finite" if weights_broken else "the loss was NaN by then"
+    title = f"Go back to a checkpoint from before step {since}; of later ones {why}"
+    if trace.facts.get("weights_nonfinite"):
+        title = "Load weights that are finite: these were not when watching began"
     back = Treatment(
-        title=f"Go back to a checkpoint from before step {since}; of later ones {why}",
+        title=title,
         when="next",
         safety="safe",
         basis="heuristic",

@@ -40,6 +40,8 @@ from optdoctor.store import IntArray
 from optdoctor.synthetic import falling_loss, make_trace, small_gpt
 from optdoctor.trace import Trace
 
+SAMPLED = 4096
+"""Elements of a tensor above which its share is taken from a sample."""
 TRIED = "4 of 4 small float16 runs recovered: tests/clinic/test_underflow_trainings.py"
 
 
@@ -90,6 +92,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     harmed = broke is not None and broke >= zero.steps[first]
     bounded = step <= limits.bounded_step
     severity = Severity.NOTE if bounded else Severity.CRITICAL if harmed else Severity.WARN
+    about = "about " if trace.num_elements.max(initial=0) > SAMPLED else ""
     what = f"entries of {state_dtype} second moment zero, first moment not, at step"
     evidence = [
         _percent(f"{what} {zero.steps[first]}", share[first], limits),
@@ -101,7 +104,8 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
         Finding(
             severity=severity,
             summary=(
-                f"{round(zeroed[first]):,} of {measured[first]:,} second-moment entries are zero in"
+                f"{about}{round(zeroed[first]):,} of {measured[first]:,} second-moment entries are"
+                f" zero in"
                 f" {state_dtype} while the first moment is not:"
                 f" {share[first] * 100:.3g} % (limit {limits.share * 100:.2g} %)."
             ),
@@ -126,16 +130,24 @@ def _lasting(
 
 
 def _broke_at(trace: Trace) -> int | None:
-    """The first step at which the loss or an update was not finite, None if none was."""
-    steps = []
-    if "loss" in trace.series:
+    """The first step at which an update was not finite, or the loss for good; None if none was.
+
+    A loss that turns finite again, or is not finite while the updates are, is another's fault.
+    """
+    updates: list[int] = []
+    onset = None
+    if "loss" in trace.series and not math.isfinite(trace.series["loss"].values[-1]):
         loss = trace.series["loss"]
-        steps += loss.first_bad[loss.bad > 0][:1].tolist()
+        finite = np.flatnonzero(loss.bad == 0)
+        row = int(finite[-1]) + 1 if finite.size else 0
+        onset = int(loss.first_bad[row])
     if "update_nonfinite" in trace.series:
         update = trace.series["update_nonfinite"]
-        counts = np.nansum(np.asarray(update.values, np.float64), axis=1)  # [T]
-        steps += update.steps[counts > 0][:1].tolist()
-    return min(steps, default=None)
+        broken = np.nansum(np.asarray(update.values, np.float64), axis=1) > 0  # [T]
+        updates = update.steps[broken][:1].tolist()
+        if onset is not None and not updates and (update.steps >= onset).any():
+            onset = None
+    return min([*updates, *([onset] if onset is not None else [])], default=None)
 
 
 def _percent(what: str, share: float, limits: Limits) -> Evidence:

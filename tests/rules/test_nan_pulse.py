@@ -9,7 +9,7 @@ from optdoctor.engine import examine
 from optdoctor.findings import Finding, Severity, Status
 from optdoctor.rules.nan_pulse import RULE
 from optdoctor.synthetic import make_trace, small_gpt
-from optdoctor.trace import Trace
+from optdoctor.trace import TensorInfo, Trace
 
 NAN, INF = np.nan, np.inf
 
@@ -219,3 +219,31 @@ def test_weights_that_stay_finite_acquit_the_optimizer_and_spare_the_checkpoints
     assert finding.severity is Severity.CRITICAL
     assert any("not the weights" in e.what for e in finding.evidence)
     assert not any("checkpoint" in t.title for t in finding.treatments)
+
+
+@pytest.mark.parametrize("rows", [400, 100_000])
+def test_losses_that_alternate_are_not_permanent_however_long_the_run(rows: int) -> None:
+    loss = np.full(rows, 2.0)
+    loss[1::2] = NAN
+    finding = only_finding(make_trace(loss=loss))
+    assert finding.severity is Severity.WARN
+    assert f"{rows // 2:,} of {rows:,} losses" in finding.summary
+    assert "the last row is one" in finding.evidence[0].what
+
+
+@pytest.mark.parametrize("rows", [400, 100_000])
+def test_an_isolated_nan_before_the_end_is_no_part_of_it(rows: int) -> None:
+    loss = np.full(rows, 2.0)
+    loss[[rows - 3, rows - 1]] = NAN
+    assert only_finding(make_trace(loss=loss)).severity is Severity.WARN
+    loss[rows // 2], loss[rows // 2 + 2 :] = NAN, NAN
+    finding = only_finding(make_trace(loss=loss))
+    assert finding.severity is Severity.CRITICAL
+    assert rows // 2 + 3 <= finding.steps[0] <= rows // 2 + 5
+
+
+def test_weights_that_another_optimizer_moves_are_not_acquitted() -> None:
+    tensors = (TensorInfo("mine", (4,)), TensorInfo("theirs", (4,), in_optimizer=False))
+    whole = np.array([[0, NAN]] * 4)
+    finding = only_finding(losses(2.0, NAN, NAN, NAN, update_nonfinite=whole, tensors=tensors))
+    assert not any("not the weights" in e.what for e in finding.evidence)

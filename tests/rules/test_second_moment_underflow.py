@@ -193,3 +193,20 @@ def test_only_tensors_beyond_the_limit_are_named() -> None:
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "uint8"])
 def test_an_unknown_number_format_makes_it_abstain(dtype: str) -> None:
     assert examine(RULE, run([0.6] * 4, dtype)).status is Status.ABSTAINED
+
+
+def test_an_isolated_nan_is_not_blamed_on_it() -> None:
+    ill = [[0.5] * 4] * 6
+    isolated = [3.0, np.nan, 2.8, 2.7, 2.6, 2.5]
+    assert only_finding(run(ill, loss=isolated)).severity is Severity.WARN
+    lasting = [3.0, 2.9, np.nan, np.nan, np.nan, np.nan]
+    whole = np.zeros((6, 4))
+    assert only_finding(run(ill, loss=lasting)).severity is Severity.CRITICAL
+    spared = only_finding(run(ill, loss=lasting, update_nonfinite=whole))
+    assert spared.severity is Severity.WARN
+
+
+def test_a_count_from_a_sample_is_said_to_be_about_that() -> None:
+    large = TensorInfo("large", (100, 100))
+    assert only_finding(run([0.5], tensors=(large,))).summary.startswith("about 5,000 of 10,000")
+    assert only_finding(run([0.5] * 4)).summary.startswith("750 of 1,500")

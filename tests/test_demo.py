@@ -75,6 +75,8 @@ def test_the_cause_is_told_while_the_run_is_alive(
     assert told[0].startswith("optdoctor  step 3 ")
     assert "second-moment-underflow" in told[0]
     assert "Traceback" not in result.stderr
+    lines = [line for line in result.stderr.splitlines() if line.startswith(("optdoctor", " " * 9))]
+    assert max(map(len, lines)) <= 80
 
 
 def test_it_is_over_before_one_gets_bored(

@@ -26,8 +26,9 @@ from optdoctor.sinks import Place, make
 from optdoctor.trace import Fact
 
 FILTER = (
-    "optdoctor  by step {step} a loss is not finite. The Trainer's log hides that, and shows 0 if\n"
-    "           it stays so, while logging_nan_inf_filter is on: logging_nan_inf_filter=False."
+    "optdoctor  by step {step} a loss is not finite. The Trainer's log hides it, and\n"
+    "           shows 0 if that lasts, while logging_nan_inf_filter is on; set\n"
+    "           logging_nan_inf_filter=False to see it."
 )
 NO_METRIC = ("runtime", "per_second", "total_flos", "train_loss")
 AGREES = 1e-3

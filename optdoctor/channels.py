@@ -104,7 +104,7 @@ CHANNELS: Mapping[str, Channel] = _table(
     ("warmup_steps", _RUN, "steps", _FREE, "Updates of the rising part of the schedule."),
     ("schedule", _RUN, "name", _FREE, "Name of the learning-rate schedule."),
     ("num_parameters", _RUN, "elements", _FREE, "Trained elements, tied tensors once."),
-    ("weights_nonfinite", _RUN, "elements", _FREE, "Elements of the trained weights that were NaN or infinite when watching began; absent if none."),
+    ("weights_nonfinite", _RUN, "elements", _FREE, "Elements of the trained weights that were NaN or infinite when watching began; absent or 0 if none."),
     ("num_classes", _RUN, "1", _FREE, "Classes or vocabulary entries that the loss chooses among."),
     ("loss_kind", _RUN, "name", _FREE, "What the loss does in a good run: falling, reward, adversarial, diffusion or unknown."),
     ("loss_base", _RUN, "name", _FREE, "Unit of the loss: nats, bits or other."),

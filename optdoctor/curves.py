@@ -5,15 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from optdoctor.store import NO_STEP, FloatArray, IntArray, Series
-
-
-def latest(series: Series) -> FloatArray:
-    """[P]: the last measured value of each tensor, NaN where it never was."""
-    measured = np.isfinite(series.values)  # [T, P]
-    last = len(series.steps) - 1 - np.argmax(measured[::-1], axis=0)
-    values = series.values[last, np.arange(series.values.shape[1])]
-    return np.where(measured.any(axis=0), values, np.nan)
+from optdoctor.store import NO_STEP, IntArray, Series
 
 
 def lookup(series: Series, steps: IntArray, absent: float = np.nan) -> NDArray[np.float64]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from optdoctor.errors import Told
 from optdoctor.log import Log
 
 HEAD_BYTES = 1 << 20
@@ -13,16 +14,8 @@ MAX_LINE = 1 << 20
 """Characters of a line beyond which it is no row of a log."""
 
 
-class Unreadable(Exception):
-    """A path that holds no run: one sentence why, one what to do."""
-
-    def __init__(self, reason: str, remedy: str, path: str = "") -> None:
-        super().__init__(reason)
-        self.reason, self.remedy, self.path = reason, remedy, path
-
-    def __str__(self) -> str:
-        said = f"{self.reason}; {self.remedy}"
-        return f"{self.path}: {said}" if self.path else said
+class Unreadable(Told):
+    """A path that holds no run."""
 
 
 @dataclass(frozen=True)

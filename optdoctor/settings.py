@@ -7,19 +7,12 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from optdoctor.errors import Told
 from optdoctor.rule import Limits, Rule
 
 
-class SettingsError(ValueError):
+class SettingsError(Told, ValueError):
     """The key and what is wrong with it, what is allowed, and the file if it was set in one."""
-
-    def __init__(self, reason: str, remedy: str, path: str = "") -> None:
-        super().__init__(reason)
-        self.reason, self.remedy, self.path = reason, remedy, path
-
-    def __str__(self) -> str:
-        said = f"{self.reason}; {self.remedy}"
-        return f"{self.path}: {said}" if self.path else said
 
 
 @dataclass(frozen=True, slots=True)

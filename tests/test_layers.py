@@ -13,7 +13,7 @@ import optdoctor
 PACKAGE = Path(optdoctor.__file__).parent
 
 LAYERS = [
-    ["channels", "findings", "store", "trace", "rule", "curves", "synthetic"],
+    ["errors", "channels", "findings", "store", "trace", "rule", "curves", "synthetic"],
     ["knowledge/*"],
     ["rules/*"],
     ["settings", "engine", "compare"],

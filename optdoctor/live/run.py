@@ -236,7 +236,8 @@ class Run:
             first_step = done + 1
         tracked = track(self._model, self.optimizer, self._probe)
         facts = facts_of(self.optimizer, self._probe, tracked.tensors) | self._facts
-        if broken := weights_nonfinite(tracked):
+        broken = weights_nonfinite(tracked)
+        if broken or resumed:  # what an earlier process found is no longer true
             facts["weights_nonfinite"] = broken
         self.journal.open(facts, resumed, first_step)
         if first_step is None:

@@ -60,7 +60,6 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
         return []
     onset, tail = _tail(loss)
     broken = _broken_weights(trace, onset) if tail else []
-    follows = not tail
     permanent = tail >= limits.permanent_rows or (tail > 0 and bool(broken))
     bad_rows = np.flatnonzero(sick)
     first = onset if permanent else int(loss.first_bad[bad_rows[0]])
@@ -68,7 +67,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
     whole = [] if broken else _whole_weights(trace, first)
     num_bad = tail if permanent else int(loss.bad.sum())
     num_rows = num_bad if permanent else loss.rows
-    course = PERMANENT if permanent else ISOLATED if follows else OPEN
+    course = PERMANENT if permanent else OPEN if tail else ISOLATED
     if permanent:
         where = f"from step {first} to the end, {last}"
     else:

@@ -851,3 +851,17 @@ def test_weights_that_come_broken_are_known_before_the_first_update() -> None:
     assert doctor.runs[0].trace.facts["weights_nonfinite"] == 3
     whole = net()
     assert "weights_nonfinite" not in quiet(whole, adamw(whole)).runs[0].trace.facts
+
+
+def test_weights_that_were_mended_before_a_resume_are_not_called_broken(tmp_path: Path) -> None:
+    model = net()
+    optimizer = adamw(model)
+    kept = {name: value.clone() for name, value in model.state_dict().items()}
+    with torch.no_grad():
+        next(model.parameters()).fill_(math.nan)
+    with quiet(model, optimizer, tmp_path) as doctor:
+        train(model, optimizer, 1, doctor)
+    assert doctor.runs[0].trace.facts["weights_nonfinite"]
+    model.load_state_dict(kept)
+    with quiet(model, optimizer, tmp_path) as doctor:
+        assert doctor.runs[0].trace.facts["weights_nonfinite"] == 0

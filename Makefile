@@ -1,16 +1,21 @@
-# Everything starts from a bare python3: the targets build .venv themselves.
+# Everything starts from a bare python3: the targets build .venv and .venv-old themselves.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
+OLD := .venv-old
 
-.PHONY: demo test lint format clean
+.PHONY: demo test test-old lint format clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/optdoctor demo
 
 test: lint
 	$(BIN)/pytest
+
+# What depends on a framework, with the oldest release of each that we support.
+test-old: $(OLD)/.installed
+	$(OLD)/bin/pytest tests/adapters tests/knowledge tests/test_bitwise_inert.py
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -22,7 +27,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist optdoctor-run .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLD) build dist optdoctor-run .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps spare a second call the installation; a change of requirements renews it.
@@ -34,6 +39,13 @@ $(VENV)/.installed-demo: pyproject.toml constraints.txt | $(BIN)/pip
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
 	$(INSTALL) ".[dev]"
 	touch $(VENV)/.installed-demo $@
+
+# Lightning 2.2 imports pkg_resources without asking for setuptools.
+$(OLD)/.installed: pyproject.toml constraints-old.txt
+	test -x $(OLD)/bin/pip || $(PYTHON) -m venv $(OLD)
+	$(OLD)/bin/python -m pip install --quiet --constraint constraints-old.txt setuptools \
+		--editable ".[test]"
+	touch $@
 
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)

@@ -69,7 +69,13 @@ def main() -> None:
 
 @main.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "markdown", "html"]),
+    default="text",
+    help="markdown is for an issue, html is one file without scripts.",
+)
 @click.option("-o", "--output", metavar="FILE", help="Write here instead of standard output.")
 @click.option(
     "--reader",
@@ -111,12 +117,10 @@ def analyze(
     limit = fail_on or settings.fail_on
     codes = [failure.code for failure in failures]
     codes += [FOUND for diagnosis, _ in runs if _reaches(diagnosis, limit)]
-    if form == "json":
-        from optdoctor.report import document
-
-        report = document.render(runs, [(f.path, f.reason, f.remedy) for f in failures])
-    else:
+    if form == "text":
         report = _text(runs, ascii_only, _is_coloured(color, output)) if runs else ""
+    else:
+        report = _document(form, runs, [(f.path, f.reason, f.remedy) for f in failures])
     code = max(codes, default=CLEAR)
     if report and output is None:
         _print(report, code)
@@ -152,15 +156,26 @@ def rules(form: str) -> None:
 
 
 @main.command()
-def demo() -> None:
-    """Train a tiny GPT-2 in float16 until it breaks, name the cause, treat it, train again."""
+@click.option(
+    "--framework", type=click.Choice(["huggingface", "lightning", "torch"]), default="huggingface"
+)
+@click.option(
+    "--fault",
+    type=click.Choice(["underflow", "rounding"]),
+    default="underflow",
+    help="underflow: float16, breaks at once. rounding: bfloat16, the loss shows it late.",
+)
+def demo(framework: str, fault: str) -> None:
+    """Train a small model until it is sick, name the cause, treat it, train again."""
     try:
-        from optdoctor.demo import run
+        from optdoctor.demo.story import run
+
+        code = run(framework, fault)
     except ImportError as error:
         raise click.ClickException(
-            f"the demo needs {error.name}: pip install 'optdoctor[huggingface]'"
+            f"the demo needs {error.name}: pip install 'optdoctor[{framework}]'"
         ) from error
-    sys.exit(run())
+    sys.exit(code)
 
 
 def _settings(select: tuple[str, ...], ignore: tuple[str, ...]) -> tuple[Settings, list[Failure]]:
@@ -262,6 +277,22 @@ def _text(runs: list[tuple[Diagnosis, Trace]], ascii_only: bool, coloured: bool)
     with console.capture() as captured:
         console.print(text.coloured(report))
     return captured.get()
+
+
+def _document(
+    form: str, runs: list[tuple[Diagnosis, Trace]], errors: list[tuple[str, str, str]]
+) -> str:
+    if form == "html":
+        from optdoctor.report import page
+
+        return page.render(runs, errors)
+    if form == "markdown":
+        from optdoctor.report import markdown
+
+        return markdown.render(runs, errors)
+    from optdoctor.report import document
+
+    return document.render(runs, errors)
 
 
 def _print(text: str, code: int = CLEAR) -> None:

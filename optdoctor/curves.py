@@ -1,11 +1,124 @@
 """Pure functions on series: what several rules and reports ask of a curve."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optdoctor.store import NO_STEP, IntArray, Series
+
+Floats = NDArray[np.float64]
+
+LEAST_ROWS = 8
+"""Finite rows below which a curve has no shape."""
+BLOCKS = 40
+"""Blocks of equal length in which the level of a curve is measured."""
+SOFT = 0.05
+"""Share of the first losses that is added before the logarithm: it tames losses near zero."""
+ANCHORS = 8
+"""Points per window at which a running median is computed; between them it is interpolated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A curve of n finite rows on a log scale, in K blocks, with the noise of its own rows.
+
+    After the statistics of Theil (differences against trends) and block medians; the constants
+    of the standard errors are those of a median of normal values.
+    """
+
+    steps: IntArray  # [n] step of each row
+    losses: Floats  # [n] as recorded
+    level: Floats  # [n] log(loss + SOFT * first losses); over its range where losses are negative
+    noise: float
+    """Standard deviation of one row's level, from differences of neighbours."""
+    blocks: Floats  # [K] median level of each block
+    block_steps: IntArray  # [K] first step of each block
+    block_error: float
+    """Standard error of a block's median, from the blocks themselves: it knows slow noise too."""
+    leeway: float
+    """By what limits in standard errors grow: few blocks, or rows that were smoothed."""
+
+    @property
+    def block_ends(self) -> IntArray:
+        """[K]: the last step of each block."""
+        return np.append(self.block_steps[1:] - 1, self.steps[-1])
+
+
+def curve(series: Series) -> Curve | None:
+    """The finite rows of `series` as a curve; None for fewer than `LEAST_ROWS`."""
+    kept = np.isfinite(series.values)
+    losses = np.asarray(series.values[kept], np.float64)
+    if losses.size < LEAST_ROWS:
+        return None
+    level = _level(losses)
+    difference = np.diff(level)
+    noise = max(_spread(difference) / np.sqrt(2), 1e-4)
+    groups = np.array_split(np.arange(losses.size), min(BLOCKS, losses.size))
+    middle = np.mean if len(groups[0]) <= 4 else np.median
+    blocks = np.array([middle(level[group]) for group in groups])
+    between = blocks[1:-1] - (blocks[:-2] + blocks[2:]) / 2
+    late = between[len(between) // 5 :]
+    of_blocks = 1.4826 * float(np.median(np.abs(late))) / 1.2247
+    of_rows = noise / (2 * np.sqrt(losses.size / len(groups)))
+    smoothed = losses.size > 60 and _first_autocorrelation(difference) > -0.25
+    steps = np.asarray(series.steps[kept], np.int64)
+    return Curve(
+        steps=steps,
+        losses=losses,
+        level=level,
+        noise=noise,
+        blocks=blocks,
+        block_steps=np.array([steps[group[0]] for group in groups], np.int64),
+        block_error=max(of_blocks, of_rows, 2e-4),
+        leeway=(1 + 6 / len(groups)) * (1.35 if smoothed else 1.0),
+    )
+
+
+def _level(losses: Floats) -> Floats:
+    if losses.min() < 0:
+        low, high = (float(np.quantile(losses, q)) for q in (0.05, 0.95))
+        return np.asarray(losses / max(high - low, 1e-12), np.float64)
+    soft = SOFT * max(float(np.median(losses[:3])), 1e-12)
+    return np.asarray(np.log(losses + soft), np.float64)
+
+
+def _spread(values: Floats) -> float:
+    """Standard deviation of normal values, from their median absolute deviation."""
+    return 1.4826 * float(np.median(np.abs(values - np.median(values)))) if values.size else 0.0
+
+
+def _first_autocorrelation(difference: Floats) -> float:
+    """Of differences without their outliers: -0.5 for white noise, about 0 for a moving average."""
+    bound = 4 * _spread(difference)
+    clipped = np.clip(difference - np.median(difference), -bound, bound)
+    power = float(clipped @ clipped)
+    return float(clipped[:-1] @ clipped[1:]) / power if power > 0 else -0.5
+
+
+def trend(values: Floats, half_width: int) -> Floats:
+    """[n]: running median over +-`half_width` rows, narrower towards both ends."""
+    n, half_width = len(values), max(half_width, 1)
+    anchors = np.unique(np.append(np.arange(0, n, max(2 * half_width // ANCHORS, 1)), n - 1))
+    reach = np.minimum(half_width, np.minimum(anchors, n - 1 - anchors))
+    medians = [np.median(values[a - r : a + r + 1]) for a, r in zip(anchors, reach, strict=True)]
+    return np.interp(np.arange(n), anchors, medians)
+
+
+def residual(values: Floats, half_width: int, bound: float = 4.0) -> Floats:
+    """[n]: deviation from `trend` over its own running spread, cut at +-`bound`."""
+    left = values - trend(values, half_width)
+    spread = 1.4826 * trend(np.abs(left), max(len(values) // 10, 2))
+    overall = 1.4826 * float(np.median(np.abs(left)))
+    return np.clip(left / np.maximum(np.maximum(spread, 0.35 * overall), 1e-9), -bound, bound)
+
+
+def autocorrelation(values: Floats, lags: int) -> Floats:
+    """[lags + 1]: of values with their mean taken off; 1 at lag 0, 0 throughout for a constant."""
+    centred = values - values.mean()
+    size = 1 << (2 * len(values) - 1).bit_length()
+    power = np.fft.irfft(np.abs(np.fft.rfft(centred, size)) ** 2, size)[: lags + 1]
+    return power / power[0] if power[0] > 0 else np.zeros(lags + 1)
 
 
 def lookup(series: Series, steps: IntArray, absent: float = np.nan) -> NDArray[np.float64]:

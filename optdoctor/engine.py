@@ -25,10 +25,10 @@ from optdoctor.findings import (
     Treatment,
     Verdict,
 )
-from optdoctor.rule import Rule
+from optdoctor.rule import SYMPTOMS, Rule
 from optdoctor.rules import RULES
 from optdoctor.settings import Settings
-from optdoctor.trace import Trace
+from optdoctor.trace import Trace, declares
 
 LEAST_LOSSES = 30
 """Finite losses below which a run without findings is `unknown`."""
@@ -107,7 +107,7 @@ def _checked(finding: Finding, rule: Rule, trace: Trace) -> Finding:
     if not finding.evidence:
         raise ValueError("a finding without evidence")
     for evidence in finding.evidence:
-        if evidence.channel not in rule.declared:
+        if not declares(rule.declared, evidence.channel):
             raise ValueError(f"evidence cites {evidence.channel!r}, which the rule did not declare")
         if not (math.isfinite(evidence.observed) and math.isfinite(evidence.limit)):
             raise ValueError(f"evidence of {evidence.channel} is not finite")
@@ -126,7 +126,9 @@ def _check_change(knob: str, change: tuple[object, object]) -> None:
         raise ValueError(f"treatment leaves {knob} at {old}")
     if any(isinstance(value, float) and not math.isfinite(value) for value in change):
         raise ValueError(f"treatment of {knob} is not finite")
-    if not knob.startswith("tensor_lr:") and channel(knob).axis is not Axis.RUN:
+    if knob == "lr" or knob.startswith("tensor_lr:"):
+        return  # rates vary over steps, and are knobs all the same
+    if channel(knob).axis is not Axis.RUN:
         raise ValueError(f"{knob} is no knob")
 
 
@@ -155,7 +157,11 @@ def _differential(
     for name in explained_by.get(finding.rule, ()):
         rule, outcome = rules[name], outcomes[name]
         gap = None if rule.static else _unsampled(rule, trace, onset)
-        if any(_can_cause(f) and f.steps[0] <= onset for f in outcome.findings):
+        before = [f for f in outcome.findings if _can_cause(f) and f.steps[0] <= onset]
+        same_step = bool(before) and all(f.steps[0] == onset for f in before)
+        if same_step and {name, finding.rule} <= SYMPTOMS:
+            continue  # two faces of one step: neither is known to be the cause of the other
+        if before:
             found.append(name)
         elif outcome.status is Status.SKIPPED:
             not_examined.append(NotExamined(name, missing=outcome.missing))

@@ -62,7 +62,7 @@ class Treatment:
     title: str
     """Imperative."""
     changes: Mapping[str, tuple[Knob, Knob]] = field(default_factory=dict)
-    """{knob: (old, new)}; a knob is a run channel or `tensor_lr:<layer>`."""
+    """{knob: (old, new)}; a knob is a run channel, `lr` or `tensor_lr:<layer>`."""
     when: When = "next"
     safety: Safety = "manual"
     basis: Basis = "heuristic"

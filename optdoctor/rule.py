@@ -51,7 +51,7 @@ class Rule:
     healthy: Callable[[], Trace]
     doc: str
     uses: tuple[str, ...] = ()
-    """Channels it reads where they exist."""
+    """Channels it reads where they exist; `metric:*` is every metric."""
     explains: tuple[str, ...] = ()
     """Rules and symptoms that it can bring about."""
     mechanism: bool = False
@@ -74,13 +74,12 @@ class Rule:
         return all(channel(name).axis is Axis.RUN for names in self.needed for name in names)
 
     def needed_series(self, trace: Trace) -> list[str]:
-        """The needed channels that vary over steps and that the trace has."""
-        return [
-            name
+        """Of each need that varies over steps, the alternative of which the trace has most rows."""
+        there = (
+            [n for n in names if channel(n).axis is not Axis.RUN and trace.has(n)]
             for names in self.needed
-            for name in names
-            if channel(name).axis is not Axis.RUN and trace.has(name)
-        ]
+        )
+        return [max(names, key=lambda name: trace.series[name].rows) for names in there if names]
 
     def section(self, heading: str) -> str:
         """The text under one heading of the docstring, "" where it lacks it."""

@@ -84,6 +84,11 @@ class Vitals:
     tensors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)  # {channel: [P]}
 
 
+def declares(declared: frozenset[str], name: str) -> bool:
+    """Whether `name` is among the declared channels; "metric:*" declares every metric."""
+    return name in declared or f"{name.partition(':')[0]}:*" in declared
+
+
 class _Declared(Mapping[str, Any]):
     """A mapping that refuses channels outside the declared ones."""
 
@@ -91,12 +96,12 @@ class _Declared(Mapping[str, Any]):
         self._inner, self._declared = inner, declared
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._declared and is_channel(name):
+        if not declares(self._declared, name) and is_channel(name):
             raise Undeclared(f"{name!r} is neither in needs nor in uses")
         return self._inner[name]
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in self._inner if name in self._declared)
+        return (name for name in self._inner if declares(self._declared, name))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -130,7 +135,13 @@ class Trace:
         return min(int(s.starts[0]) for s in kept), max(int(s.steps[-1]) for s in kept)
 
     def has(self, name: str) -> bool:
-        """Whether the channel was measured: a fact that is known, or a series with rows."""
+        """Whether the channel was measured: a fact that is known, or a series with rows.
+
+        "metric:*" was where any metric was.
+        """
+        if name.endswith(":*"):
+            several = [n for n in (*self.facts, *self.series) if n.startswith(name[:-1])]
+            return any(self.has(one) for one in several)
         if self.facts.get(name) is not None:
             return True
         return name in self.series and self.series[name].steps.size > 0

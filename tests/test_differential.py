@@ -57,6 +57,20 @@ def test_a_cause_that_looked_and_found_nothing_is_clear() -> None:
     assert differential(cause("cause")) == Differential(clear=("cause",))
 
 
+def test_of_two_symptoms_of_one_step_neither_is_the_cause_of_the_other() -> None:
+    """A NaN loss gives a NaN gradient at the same step: only an earlier one can be the cause."""
+
+    def named(onset: int) -> tuple[Differential, bool]:
+        gradient = rule("nonfinite-gradient", finding(onset), explains=("nan-pulse",))
+        diagnosis = diagnose(RUN, [rule("nan-pulse", finding(300)), gradient])
+        causes = [c for c in diagnosis.causes if c.explains]
+        return causes_of(diagnosis, "nan-pulse"), bool(causes)
+
+    assert named(299) == (Differential(found=("nonfinite-gradient",)), True)
+    assert named(300) == (Differential(), False)
+    assert named(301) == (Differential(clear=("nonfinite-gradient",)), False)
+
+
 def test_a_static_cause_that_found_nothing_is_ruled_out() -> None:
     facts = make_trace(loss=[1.0] * 400, eps=1e-8)
     silent = static("cause", needs=("eps",), explains=("symptom",))

@@ -22,7 +22,7 @@ from optdoctor.rule import Limits
 from optdoctor.rules import RULES
 from optdoctor.settings import Settings, SettingsError
 from optdoctor.synthetic import make_trace, small_gpt
-from optdoctor.trace import Trace
+from optdoctor.trace import Trace, Undeclared
 
 NOTE, WARN, CRITICAL = Severity.NOTE, Severity.WARN, Severity.CRITICAL
 
@@ -247,3 +247,12 @@ def test_findings_stand_in_total_order_whatever_the_order_of_rules() -> None:
 def test_the_registry_diagnoses_the_same_run_the_same_way() -> None:
     for registered in RULES:
         assert diagnose(registered.sick()) == diagnose(registered.sick())
+
+
+def test_a_rule_that_declares_every_metric_sees_metrics_and_nothing_else() -> None:
+    trace = make_trace(**{"metric:wer": np.ones(3), "loss": np.ones(3)}).only({"metric:*"})
+    assert list(trace.series) == ["metric:wer"]
+    assert trace.has("metric:*")
+    assert not make_trace(loss=np.ones(3)).has("metric:*")
+    with pytest.raises(Undeclared):
+        trace.series["loss"]

@@ -13,6 +13,7 @@ import optdoctor
 EXAMPLES = Path(__file__).parent.parent / "examples"
 WORDS = {
     "01_trainer.py": ["HEALTHY", "verdict: healthy, 0 findings"],
+    "02_lightning.py": ["HEALTHY", "0.50 after it", "verdict: healthy, 0 findings"],
     "03_plain_loop.py": [
         "known before step 1: epsilon-below-precision",
         "optdoctor-run/float16: last loss nan, sick",
@@ -29,6 +30,7 @@ WORDS = {
 }
 RECORDS = {
     "01_trainer.py": {"optdoctor-run/trainer": "healthy"},
+    "02_lightning.py": {"optdoctor-run/lightning": "healthy"},
     "03_plain_loop.py": {"optdoctor-run/float16": "sick", "optdoctor-run/treated": "healthy"},
 }
 each_example = pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from optdoctor.live.journal import Journal
 from optdoctor.live.schedule import Schedule
 from optdoctor.report import text
 from optdoctor.rules import RULES
+from optdoctor.sinks import Sink
 from optdoctor.sinks.record import RecordWriter
 from optdoctor.trace import Trace
 
@@ -133,7 +134,7 @@ NEWS = Notice(
 )
 
 
-class Sick:
+class Sick(Sink):
     """A sink that breaks where it is told to."""
 
     def __init__(self, at: str, error: BaseException) -> None:
@@ -156,7 +157,7 @@ def test_a_sink_that_breaks_is_told_nothing_more_and_closed(at: str, tmp_path: P
 
     def watched(model: nn.Module, optimizer: Any) -> Doctor:
         doctor = quiet(model, optimizer, tmp_path)
-        doctor.runs[0]._sinks.append(sink)
+        doctor.runs[0]._outlets.sinks.append(sink)
         run = doctor.runs[0]
         run._examiner.examine = lambda trace, step: [NEWS]  # type: ignore[method-assign]
         run._examine()
@@ -178,7 +179,7 @@ def test_a_sink_that_breaks_is_told_nothing_more_and_closed(at: str, tmp_path: P
 def test_a_sink_that_breaks_does_not_silence_the_others(capsys: Any) -> None:
     def watched(model: nn.Module, optimizer: Any) -> Doctor:
         doctor = quiet(model, optimizer, sinks=("console",))
-        doctor.runs[0]._sinks.insert(0, Sick("close", RuntimeError("no ink")))
+        doctor.runs[0]._outlets.sinks.insert(0, Sick("close", RuntimeError("no ink")))
         return doctor
 
     trained(watched)
@@ -188,7 +189,9 @@ def test_a_sink_that_breaks_does_not_silence_the_others(capsys: Any) -> None:
 def test_a_console_that_broke_once_still_prints_the_report(monkeypatch: Patch, capsys: Any) -> None:
     def watched(model: nn.Module, optimizer: Any) -> Doctor:
         doctor = quiet(model, optimizer, sinks=("console",))
-        monkeypatch.setattr(doctor.runs[0]._sinks[0], "tell", breaks(RuntimeError("no ink")))
+        monkeypatch.setattr(
+            doctor.runs[0]._outlets.sinks[0], "tell", breaks(RuntimeError("no ink"))
+        )
         doctor.runs[0]._examiner.examine = lambda trace, step: [NEWS]  # type: ignore[method-assign]
         doctor.runs[0]._examine()
         return doctor

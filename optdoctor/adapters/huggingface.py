@@ -2,27 +2,23 @@
 
 The loss of each update is the sum of what the Trainer's `training_step` returns for its
 micro-batches: the log shows a mean over `logging_steps` updates, with NaN replaced. The gradient
-norm before clipping is only in that log, at the steps where it stands.
+norm before clipping is taken at the clip; without one it is the log's, at the steps where it
+stands.
 """
 
 import math
-import sys
-import traceback
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any
 
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from optdoctor import settings
-from optdoctor.live.doctor import Doctor, check, start
+from optdoctor.adapters.inert import Attendant, inert
+from optdoctor.live.doctor import start
 from optdoctor.live.micro_losses import MicroLosses, Window
-from optdoctor.live.scaler import check_scaler
 from optdoctor.log import number
-from optdoctor.sinks import Place, make
 from optdoctor.trace import Fact
 
 FILTER = (
@@ -36,69 +32,20 @@ AGREES = 1e-3
 ROUNDED = 1e-4
 """Last place of a logged loss; transformers 5.0 and later log it in full."""
 
-Method = TypeVar("Method", bound=Callable[..., None])
 
-
-def _inert(method: Method) -> Method:
-    """The method, with its exceptions kept from the training: told once, and the doctor is off."""
-
-    @wraps(method)
-    def guarded(self: "OptDoctorCallback", *args: Any, **kwargs: Any) -> None:
-        if self.failure is not None:
-            return
-        try:
-            method(self, *args, **kwargs)
-        except Exception as error:
-            self._step_back(error)
-
-    return guarded  # type: ignore[return-value]
-
-
-class _Options(TypedDict):
-    overhead: float
-    interval: int | None
-    sinks: tuple[str, ...]
-    treat: tuple[str, ...]
-
-
-class OptDoctorCallback(TrainerCallback):
+class OptDoctorCallback(Attendant, TrainerCallback):
     """Puts a doctor on a Trainer.
 
     Takes the keywords of `optdoctor.watch`; `out=None` stands for `<output_dir>/optdoctor-run`.
     `doctor` is None before training begins and stays readable after it.
     """
 
-    def __init__(
-        self,
-        *,
-        out: str | Path | None = None,
-        overhead: float = 0.01,
-        interval: int | None = None,
-        sinks: Iterable[str] = ("console",),
-        treat: Iterable[str] = (),
-        scaler: Any = None,
-        first_step: int | None = None,
-    ) -> None:
-        self.doctor: Doctor | None = None
-        self.failure: Exception | None = None
-        """What switched the doctor off, if anything did."""
-        self._out, self._scaler, self._first_step = out, scaler, first_step
-        self._options = _Options(
-            overhead=overhead, interval=interval, sinks=tuple(sinks), treat=tuple(treat)
-        )
-        # What is wrong with the arguments must be said here, not at the first step.
-        check(overhead=overhead, interval=interval, treat=self._options["treat"])
-        check_scaler(scaler)
-        settings.load()
-        for name in self._options["sinks"]:
-            make(name, Place(None))
-        self._micro, self._window = MicroLosses(), Window()
-        self._own_losses = True
-        self._told_filter = False
-        self._ahead = 0
-        """What `first_step` adds to the Trainer's count."""
+    _own_losses = True
+    _told_filter = False
+    _ahead = 0
+    """What `first_step` adds to the Trainer's count."""
 
-    @_inert
+    @inert
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -119,12 +66,12 @@ class OptDoctorCallback(TrainerCallback):
         )
         _tap(self)
 
-    @_inert
+    @inert
     def _hear(self, trainer: Trainer, loss: Any) -> None:
         if any(callback is self for callback in trainer.callback_handler.callbacks):
             self._micro.add(loss)
 
-    @_inert
+    @inert
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -134,7 +81,7 @@ class OptDoctorCallback(TrainerCallback):
             self._window.add(loss)
             self.doctor.log(loss=loss)
 
-    @_inert
+    @inert
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -143,7 +90,7 @@ class OptDoctorCallback(TrainerCallback):
         if self.doctor is not None and self.doctor.runs[0].step <= last:
             self.doctor.runs[0].skip()
 
-    @_inert
+    @inert
     def on_log(
         self,
         args: TrainingArguments,
@@ -165,7 +112,7 @@ class OptDoctorCallback(TrainerCallback):
         if row:
             self.doctor.runs[0].log_at(state.global_step + self._ahead, row)
 
-    @_inert
+    @inert
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -173,7 +120,7 @@ class OptDoctorCallback(TrainerCallback):
         if self.doctor is not None:
             self.doctor.runs[0].event("checkpoint", f"checkpoint-{state.global_step}")
 
-    @_inert
+    @inert
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -182,19 +129,7 @@ class OptDoctorCallback(TrainerCallback):
 
     def _end(self) -> None:
         _untap(self)
-        if self.doctor is not None:
-            self.doctor.close()
-
-    def _step_back(self, error: Exception) -> None:
-        self.failure = error
-        said = f"{type(error).__name__}: {error}"
-        with suppress(Exception):
-            print(f"optdoctor  {said}; it is off, training goes on", file=sys.stderr)
-        with suppress(Exception):
-            if self.doctor is not None:
-                self.doctor.runs[0].event("doctor-failed", f"{said}\n{traceback.format_exc()}")
-        with suppress(Exception):
-            self._end()
+        super()._end()
 
     def _compare(self, window: Window, logged: float, args: TrainingArguments, step: int) -> None:
         """Tells once that the Trainer prints 0 for NaN; takes its losses where ours are others."""

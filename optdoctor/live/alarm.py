@@ -1,4 +1,4 @@
-"""Says when a loss is worth a closer look."""
+"""Says when a loss or a gradient is worth a closer look."""
 
 import math
 from collections import deque
@@ -38,3 +38,15 @@ class LossAlarm:
         reach = MADS * median(abs(loss - middle) for loss in self._window)
         if reach > 0:
             self._low, self._high = middle - reach, middle + reach
+
+
+class GradientAlarm:
+    """Looks at the norm of each update's gradient once."""
+
+    def __init__(self) -> None:
+        self._was_finite = True
+
+    def __call__(self, norm: float) -> str | None:
+        """What is odd about this norm, None if nothing is, or nothing new."""
+        first, self._was_finite = self._was_finite, math.isfinite(norm)
+        return "gradient not finite" if first and not self._was_finite else None

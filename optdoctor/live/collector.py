@@ -5,7 +5,7 @@ private generator. Every number of a sample crosses to the host in one transfer.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
-from optdoctor.live.tensors import Tracked
+from optdoctor.live.histograms import Cell, Histograms, binned
+from optdoctor.live.tensors import Tracked, local
 from optdoctor.optimizers import Moments, Probe, number_of, state_of
 
 SAMPLE = 4096
@@ -22,6 +23,7 @@ LEAST_PARAM_RMS = 1e-6
 """Weights below this are as good as zero: their update ratio says nothing."""
 
 PLAIN = ("grad_rms", "grad_absmax", "grad_nonfinite", "param_rms")
+RAW = ("grad_rms_raw", "grad_nonfinite_raw")
 UPDATE = ("update_rms", "update_nonfinite", "update_unchanged")
 MOMENT = (
     "moment1_rms",
@@ -29,11 +31,13 @@ MOMENT = (
     "moment2_min",
     "moment2_max",
     "moment2_zero",
+    "moment2_saturated",
     "effective_lr",
 )
-TENSOR_CHANNELS = (*PLAIN, *UPDATE, *MOMENT, "tensor_lr", "update_ratio")
+DERIVED = ("tensor_lr", "update_ratio", "update_to_lr")
+TENSOR_CHANNELS = (*PLAIN, *RAW, *UPDATE, *MOMENT, *DERIVED)
 """What a sample holds."""
-MEASURED = (*PLAIN, *UPDATE, *MOMENT, "grad_sum_of_squares")
+MEASURED = (*PLAIN, *RAW, *UPDATE, *MOMENT, "grad_sum_of_squares")
 """Rows of the block that crosses to the host; the last is for the global norm only."""
 
 
@@ -45,20 +49,41 @@ class Collector:
         self._old: list[Tensor | None] = []
         self._index: dict[int, Tensor | None] = {}
         self._count_in_full: set[int] = set()
+        self._raw: dict[int, dict[str, Tensor | float]] = {}
+
+    @torch.no_grad()
+    def before_clip(self, positions: Iterable[int]) -> None:
+        """Measures these gradients, which are about to be clipped."""
+        for i in positions:
+            grad = self._tracked.parameters[i].grad
+            if grad is not None and grad.numel():
+                seen = _gradient(local(_strided(grad)))
+                self._raw[i] = {
+                    f"{name}_raw": seen[name] for name in ("grad_rms", "grad_nonfinite")
+                }
+
+    def forget(self) -> None:
+        """The update was not made."""
+        self._raw = {}
 
     @torch.no_grad()
     def before(self) -> None:
         """Keeps a copy of the weights that the step is about to change."""
         self._old = [
-            _local(p).clone() if info.in_optimizer and p.requires_grad else None
+            local(p).clone() if info.in_optimizer and p.requires_grad else None
             for p, info in zip(self._tracked.parameters, self._tracked.tensors, strict=True)
         ]
+
+    def histograms(self) -> Histograms:
+        """Of the step just made, from the sampled elements; to be asked before `after`."""
+        return binned(cell for i in range(len(self._tracked.parameters)) for cell in self._cells(i))
 
     @torch.no_grad()
     def after(self) -> tuple[dict[str, float], dict[str, NDArray[np.float32]]]:
         """Step values and tensor rows [P] of the step just made; NaN where nothing was measured."""
         columns = [self._measure(i) for i in range(len(self._tracked.parameters))]
         self._old = []
+        self._raw = {}
         block = _to_host(columns)  # [C, P] float64
         rows = dict(zip(MEASURED, block, strict=True))
         squares = rows.pop("grad_sum_of_squares")
@@ -67,12 +92,14 @@ class Collector:
         with np.errstate(invalid="ignore", divide="ignore"):
             ratio = rows["update_rms"] / rows["param_rms"]
             rows["update_ratio"] = np.where(rows["param_rms"] < LEAST_PARAM_RMS, np.nan, ratio)
+            rows["update_to_lr"] = rows["update_rms"] / rows["tensor_lr"]
             rows["update_unchanged"] = np.where(
                 rows["tensor_lr"] == 0, np.nan, rows["update_unchanged"]
             )
             if not self._probe.adaptive:
                 rows["effective_lr"] = rows["update_rms"] / rows["grad_rms"]
-        self._count_in_full = set(np.flatnonzero(rows["moment2_min"] == 0).tolist())
+        full = (rows["moment2_min"] == 0) | (rows["moment2_saturated"] > 0)
+        self._count_in_full = set(np.flatnonzero(full).tolist())
         tensors = {}
         for name, row in rows.items():
             finite = np.where(np.isfinite(row), row, np.nan)
@@ -96,10 +123,11 @@ class Collector:
         info, values = self._tracked.tensors[i], dict[str, Tensor | float]()
         if not info.in_optimizer:
             return [np.nan] * len(MEASURED)
-        new, grad = _local(parameter), parameter.grad
+        new, grad = local(parameter), parameter.grad
+        values |= self._raw.get(i, {})
         values["param_rms"] = _rms(new)
         if grad is not None and grad.numel():
-            grad = _local(grad.to_dense() if grad.layout != torch.strided else grad)
+            grad = local(_strided(grad))
             values |= _gradient(grad)
         else:
             grad = None
@@ -121,7 +149,7 @@ class Collector:
         first, second = moments.first, moments.second
         if not isinstance(first, Tensor) or not isinstance(second, Tensor) or not second.numel():
             return {}
-        first, second = _local(first), _local(second)
+        first, second = local(first), local(second)
         finite = torch.isfinite(second)
         values: dict[str, Tensor | float] = {
             "moment1_rms": _rms(first),
@@ -133,7 +161,9 @@ class Collector:
         whole = i in self._count_in_full
         m, v = (first, second) if whole else (_take(first, index), _take(second, index))
         values["moment2_zero"] = ((v == 0) & (m != 0)).sum() / v.numel()
-        divisor = second if moments.divisor is None else _local(moments.divisor)
+        half = torch.finfo(v.dtype).max / 2
+        values["moment2_saturated"] = (~(v <= half)).sum() / v.numel()
+        divisor = second if moments.divisor is None else local(moments.divisor)
         values["effective_lr"] = self._effective_lr(_take(divisor, index), moments, group)
         return values
 
@@ -150,6 +180,28 @@ class Collector:
         )
         usable = torch.isfinite(each)
         return torch.where(usable, each, 0).sum() / usable.sum()
+
+    def _cells(self, i: int) -> Iterator[Cell]:
+        parameter, info = self._tracked.parameters[i], self._tracked.tensors[i]
+        if not info.in_optimizer or not parameter.requires_grad:
+            return
+        new, old, grad = local(parameter), self._old[i] if self._old else None, parameter.grad
+        moments = self._probe.moments(state_of(self._optimizer, parameter))
+        seen = {"weight": new, "gradient": grad, "moment1": moments.first, "v": moments.second}
+        index = self._sampled(i, new)
+        taken = {
+            name: _take(plain, index)
+            for name, tensor in seen.items()
+            if isinstance(tensor, Tensor)
+            and tensor.is_floating_point()
+            and (plain := local(_strided(tensor))).numel() == new.numel()
+        }
+        if (v := taken.pop("v", None)) is not None:
+            taken["log10_moment2"] = torch.where(v > 0, v, torch.nan).double().log10()
+        if old is not None and old.shape == new.shape:
+            wide = _wide(new)
+            taken["update"] = taken["weight"].to(wide) - _take(old, index).to(wide)
+        yield from ((quantity, info.name, elements) for quantity, elements in taken.items())
 
     def _sampled(self, i: int, tensor: Tensor) -> Tensor | None:
         """Positions of the sampled elements, the same for the whole run; None means all."""
@@ -186,16 +238,12 @@ def _rms(tensor: Tensor) -> Tensor | float:
     return (torch.where(finite, tensor, 0).double().square().sum() / finite.sum()).sqrt()
 
 
+def _strided(grad: Tensor) -> Tensor:
+    return grad.to_dense() if grad.layout != torch.strided else grad
+
+
 def _take(tensor: Tensor, index: Tensor | None) -> Tensor:
     return tensor.reshape(-1) if index is None else tensor.reshape(-1)[index]
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """The plain real tensor on this rank."""
-    tensor = tensor.detach()
-    if hasattr(tensor, "to_local"):
-        tensor = tensor.to_local()
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _wide(tensor: Tensor) -> torch.dtype:

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import torch
@@ -127,7 +127,8 @@ def watch(
         overhead: share of training time that watching may cost; 15 us an update are free for
             samples, beside what the hooks and the log cost.
         interval: sample every so many updates instead of as the budget allows.
-        sinks: where findings go while training; ("console",) is standard error.
+        sinks: where findings go: "console" is standard error; "tensorboard", in `out` or a
+            framework's writer, and "wandb", the active run, also get curves and histograms.
         treat: treatments to apply while training; none exists yet.
         scaler: the GradScaler, so that updates it skips are counted.
         first_step: number of the next update; None follows the optimizer's state, else the record.
@@ -135,6 +136,7 @@ def watch(
     Raises:
         TypeError: `optimizer` holds no torch optimizer.
         ValueError: an unknown sink or treatment, an overhead that is no share.
+        Unwritable: a sink lacks its package or its folder.
         SettingsError: `[tool.optdoctor]` has an unknown key.
     """
     return start(
@@ -163,17 +165,22 @@ def start(
     scaler: Any = None,
     first_step: int | None = None,
     facts: Mapping[str, Fact],
+    writers: Mapping[str, Any] = MappingProxyType({}),
 ) -> Doctor:
-    """`watch` for a framework, with the facts that it knows."""
+    """`watch` for a framework, with the facts that it knows.
+
+    `writers`, {sink: writer}, are what the framework itself writes to, a SummaryWriter for
+    "tensorboard" or a run for "wandb": those sinks write there too, named in `sinks` or not.
+    """
     check(overhead=overhead, interval=interval, treat=treat)
     check_scaler(scaler)
     given = optimizer if isinstance(optimizer, list | tuple) and optimizer else [optimizer]
     several = [innermost(one) for one in given]
     settings = settings_file.load()
     folder = Path(out) if out is not None and _is_first_rank() else None
-    names = tuple(sinks) if _is_first_rank() else ()
-    for name in names:
-        make(name, Place(None))  # an unknown one is refused before anything is changed
+    names = tuple(dict.fromkeys([*sinks, *writers])) if _is_first_rank() else ()
+    for name in names:  # what cannot be had is refused before anything is changed
+        make(name, Place(folder, writer=writers.get(name)))
     _relieve(several, folder)
     parts = [str(i) for i in range(len(several))] if len(several) > 1 else []
     if folder is not None:
@@ -182,13 +189,14 @@ def start(
     runs = []
     for i, one in enumerate(several):
         place = folder / parts[i] if folder is not None and parts else folder
+        prefix = f"optdoctor/{i}" if parts else "optdoctor"
         runs.append(
             Run(
                 model,
                 one,
                 out=place,
                 schedule=Schedule(overhead, interval),
-                sinks=[make(name, Place(place)) for name in names],
+                sinks=[make(n, Place(place, prefix, writers.get(n))) for n in names],
                 settings=settings,
                 facts=facts,
                 first_step=first_step,

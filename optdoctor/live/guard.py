@@ -6,7 +6,7 @@ from types import TracebackType
 
 from optdoctor.live.schedule import Schedule
 
-IDLE = ("log", "sampling", "step", "bill")
+IDLE = ("log", "tap", "sampling", "step", "bill")
 """Parts at work at every update; the others, and these at a sampled update, are work."""
 
 
@@ -19,13 +19,13 @@ class Guard:
 
     def __init__(self, bill: Schedule, on_failure: Callable[[str, Exception], None]) -> None:
         self._bill, self._on_failure = bill, on_failure
-        self._parts: list[tuple[str, float]] = []
+        self._parts: list[tuple[str, bool, float]] = []
         self._inner_s: list[float] = []
         """For each part what parts within it were billed for."""
 
-    def __call__(self, part: str) -> "Guard":
-        """Names the part of the doctor that is at work next."""
-        self._parts.append((part, time.perf_counter()))
+    def __call__(self, part: str, *, idle: bool = False) -> "Guard":
+        """Names the part of the doctor that is at work next; `idle` if at every update."""
+        self._parts.append((part, idle or part == "log", time.perf_counter()))
         self._inner_s.append(0.0)
         return self
 
@@ -38,13 +38,13 @@ class Guard:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> bool:
-        part, start = self._parts[-1]
+        part, idle, start = self._parts[-1]
         handled = isinstance(error, Exception)
         if isinstance(error, Exception):
             self._on_failure(part, error)
         self._parts.pop()
         inner_s, spent_s = self._inner_s.pop(), time.perf_counter() - start
-        idle = part == "log" or (part in IDLE and not self._bill.sampling)
+        idle = idle or (part in IDLE and not self._bill.sampling)
         self._bill.add(spent_s - inner_s, idle=idle)
         if self._inner_s:
             self._inner_s[-1] += spent_s

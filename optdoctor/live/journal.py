@@ -73,11 +73,14 @@ class Journal:
         self._recorder.widen(tuple(known))
         self._begin(next_step)
 
-    def row(self, step: int, values: Mapping[str, float]) -> None:
-        """Adds step channels of one update; of several numbers for one step the first counts."""
+    def row(self, step: int, values: Mapping[str, float]) -> Mapping[str, float]:
+        """Adds step channels of one update; of several numbers for one step the first counts.
+
+        Returns those that counted.
+        """
         values = {name: v for name, v in values.items() if self._newest.get(name, -1) < step}
         if not values:
-            return
+            return values
         self._newest |= dict.fromkeys(values, step)
         self._recorder.add(Vitals(step, values))
         self.last_step = max(self.last_step, step)
@@ -85,6 +88,7 @@ class Journal:
             self._writer.learn(values)
             self._begin(self.last_step + 1)
         self._write(lambda writer: writer.row(step, values))
+        return values
 
     def sample(self, step: int, tensors: Mapping[str, NDArray[np.float32]]) -> None:
         """Adds tensor channels of one sampled update, in the order of the last table given."""

@@ -5,7 +5,7 @@ import os
 import time
 import traceback
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,17 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from optdoctor.findings import Diagnosis
-from optdoctor.live.alarm import LossAlarm
+from optdoctor.live import clip_tap
+from optdoctor.live.alarm import GradientAlarm, LossAlarm
 from optdoctor.live.announce import announced_in
 from optdoctor.live.collector import TENSOR_CHANNELS, Collector
 from optdoctor.live.examiner import Examiner
 from optdoctor.live.guard import Guard
 from optdoctor.live.journal import Journal
+from optdoctor.live.outlets import Outlets
 from optdoctor.live.rows import Row, Rows, to_host
 from optdoctor.live.schedule import FLOOR_S, YOUNG, Schedule
+from optdoctor.live.sentinel import Sentinel
 from optdoctor.live.tensors import (
     facts_of,
     lazy,
@@ -38,7 +41,7 @@ from optdoctor.optimizers import innermost, probe_of
 from optdoctor.readers.run_record import FINDINGS, json_rows
 from optdoctor.rules import RULES
 from optdoctor.settings import Settings
-from optdoctor.sinks import Sink
+from optdoctor.sinks import Histogram, Sample, Sink, report_page
 from optdoctor.trace import Event, EventKind, Fact, Trace
 
 DRAIN = 256
@@ -46,6 +49,7 @@ DRAIN = 256
 MAX_EVENTS = 100
 """Events of one kind that are written down where a kind may come at every update."""
 BOUNDED: frozenset[EventKind] = frozenset({"alarm", "step-skipped"})
+FIRST_BAD = "first_nonfinite_step"
 PROMPT = 10
 """Alarms that are examined whatever the bill."""
 
@@ -68,24 +72,32 @@ class Run:
         self.optimizer: Optimizer = innermost(optimizer)
         self._model, self._facts, self.out = model, dict(facts), out
         self._probe = probe_of(self.optimizer)
-        self._schedule, self._sinks = schedule, sinks
+        self._schedule = schedule
         self._examiner = Examiner(settings.chosen(RULES))
         self._guard = Guard(schedule, self._fail)
         self._started = time.perf_counter()
         self._closed = self._due = self._skips = self._live = False
         self._process = os.getpid()
         self._failed: set[str] = set()
+        self._outlets = Outlets(sinks, self._guard, self._failed, schedule)
         self._num_events: Counter[EventKind] = Counter()
         self._metrics: set[str] = set()
         self._full = False
-        self._loss_alarm = LossAlarm()
+        self._loss_alarm, self._gradient_alarm = LossAlarm(), GradientAlarm()
         self._waiting: list[Row] = []
         self._collector: Collector | None = None
+        self._sentinel: Sentinel | None = None
+        self._decided = False
+        """Whether it was asked if the update being made is sampled."""
+        self._sampled = 0
+        """The last step that holds a sample."""
         self._rows, self._first_step = Rows(0), 1
-        self.journal = Journal(out, TENSOR_CHANNELS)
+        self.journal = Journal(out, (*TENSOR_CHANNELS, FIRST_BAD))
         self._handles: list[Any] = []
         self.counts_skips = False
         """Whether every update that a scaler skips is made known by `skip`."""
+        self.is_scaled: Callable[[], bool] = lambda: False
+        """Whether gradients still carry the factor of a scaler at this moment."""
         self.keeper: Any = None
         """The doctor, who must live as long as the hooks do."""
         self._given_first = first_step
@@ -99,6 +111,7 @@ class Run:
                 self.optimizer.register_step_post_hook(self._after_step),
             ]
             self._live = True
+            clip_tap.listen(self)
 
     @property
     def step(self) -> int:
@@ -176,9 +189,48 @@ class Run:
         if self._idle:
             return
         with self._guard("step"):
+            self._forget()
             self._take(self._rows.update({"step_skipped": 1.0}))
             self.event("step-skipped", "the update was not made")
             self._schedule.alarm()
+
+    def before_clip(self, parameters: Iterable[Tensor]) -> None:
+        """Sees gradients that are about to be clipped; those of others are none of ours."""
+        if self._idle or self._sentinel is None:
+            return
+        with self._guard("tap"):
+            positions = self._sentinel.positions(parameters)
+            if not positions or self.is_scaled():
+                return
+            fresh = self._sentinel.look(positions)
+            if self._is_due() and self._collector is not None:
+                self._collector.before_clip(fresh)
+
+    def after_clip(self, parameters: Iterable[Tensor]) -> None:
+        """They were."""
+        if self._idle or self._sentinel is None or not self._sentinel.tapped:
+            return
+        with self._guard("tap"):
+            self._sentinel.clipped(self._sentinel.positions(parameters))
+
+    def see_gradients(self) -> None:
+        """Takes the gradients as they stand now for those before any clip, and unscaled."""
+        if self._begun:
+            self.before_clip(self._tracked.parameters)
+
+    def _is_due(self) -> bool:
+        """Whether the update being made is sampled; asked before its clip or its step."""
+        if not self._decided:
+            self._decided, self._due = True, self._schedule.due(self._elapsed)
+        return self._due
+
+    def _forget(self) -> None:
+        """The update was not made: what was seen of its gradients belongs to none."""
+        self._decided = False
+        if self._sentinel is not None:
+            self._sentinel.forget()
+        if self._collector is not None:
+            self._collector.forget()
 
     def learn(self, facts: Mapping[str, Fact]) -> None:
         """Adds or changes facts."""
@@ -202,22 +254,45 @@ class Run:
         if self._closed:
             return self.diagnosis
         self._closed, self._live = True, False
+        clip_tap.leave(self)
         for handle in self._handles:
             handle.remove()
         with self._guard("step"):
             self._take(self._rows.flush(), now=True)
+            self._last_look()
             self._tell_how_losses_came()
         with self._guard("examination"):
             self._examine(tell=False)
         self.journal.flush()
         self._notice_lost_record()
-        trace = self.trace
-        for sink in self._sinks:
-            with self._guard(_name(sink)):
-                sink.close(self.diagnosis, trace, self.cost)
+        with self._guard("page"):
+            if self.out is not None and self._begun and self.journal.failure is None:
+                report_page.write(self.out, self.diagnosis, self.trace, self.cost)
+        self._outlets.close(self.diagnosis, self.trace, lambda: self.cost)
         self.journal.close()
         self._notice_lost_record()
         return self.diagnosis
+
+    def _last_look(self) -> None:
+        """Where gradients first were not finite, if no sample has told it since.
+
+        Also those of an update that was never made: a clip that refuses them ends the training.
+        """
+        if self._sentinel is None:
+            return
+        step = self.step
+        if self._sentinel.tapped:
+            values = self._sentinel.commit(step + 1)
+            if not all(math.isfinite(float(value)) for value in values.values()):
+                step += 1
+                self._take([(step, values)], now=True)
+        self._sample_first_bad(step)
+
+    def _sample_first_bad(self, step: int) -> None:
+        first = self._sentinel.first() if self._sentinel is not None else None
+        if first is not None and step > self._sampled:
+            self._sampled = step
+            self.journal.sample(step, {FIRST_BAD: first})
 
     def _tell_how_losses_came(self) -> None:
         self.journal.notes["log_order"] = self._rows.order
@@ -275,6 +350,7 @@ class Run:
         self._trained = trained(self.optimizer)
         self._signature = signature(tracked, self.optimizer, self._probe)
         self._collector = Collector(self.optimizer, self._probe, tracked)
+        self._sentinel = Sentinel(tracked, self._sentinel)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._idle:
@@ -286,7 +362,7 @@ class Run:
             # Fused optimizers run their hooks on a skipped step too; the scaler leaves this mark.
             mark = getattr(optimizer, "found_inf", None)
             self._skips = mark is not None and float(mark) > 0
-            self._due = self._schedule.due(self._elapsed) and not self._skips
+            self._due = self._is_due() and not self._skips
             if self._collector is None:
                 return
             changed = num_trained(optimizer) != len(self._trained)
@@ -304,19 +380,32 @@ class Run:
             return
         values: dict[str, float | Tensor] = {}
         tensors = None
+        histograms: Mapping[str, Mapping[str, Histogram]] | None = None
+        self._decided = False
+        with self._guard("tap"):
+            if self._sentinel is not None:
+                values |= self._sentinel.commit(self.step + 1)
         with self._guard("sampling"):
             if self._collector is not None:
                 values["lr"] = self._collector.rate(self._main_group)
                 if self._due:
                     if signature(self._tracked, optimizer, self._probe) != self._signature:
                         self._retrack()
+                    if self._outlets.want_sample():
+                        histograms = self._outlets.histograms(self._collector.histograms)
                     sampled, tensors = self._collector.after()
                     values |= sampled
+                    first = self._sentinel.first() if self._sentinel is not None else None
+                    tensors |= {} if first is None else {FIRST_BAD: first}
         with self._guard("step"):
             rows = self._rows.update(values)
             if tensors is not None:
+                self._sampled = self.step
                 self.journal.sample(self.step, tensors)
             self._take(rows, now=tensors is not None)
+        if tensors is not None and histograms is not None:
+            names = tuple(info.name for info in self._tracked.tensors)
+            self._outlets.sample(Sample(self.step, names, tensors, histograms))
         paid = False
         if self._examiner.due(self.step):
             with self._guard("bill"):
@@ -334,15 +423,19 @@ class Run:
             return
         waiting, self._waiting = self._waiting, []
         for step, values in to_host(waiting):
-            self.journal.row(step, values)
+            self._outlets.row(step, self.journal.row(step, values))
             if "loss" in values and (odd := self._loss_alarm(values["loss"])):
                 self._sound(step, odd, values["loss"])
+            norm = values.get("grad_norm", values.get("grad_norm_used"))
+            if norm is not None and (odd := self._gradient_alarm(norm)):
+                self._sound(step, odd, norm)
         self._notice_lost_record()
 
-    def _sound(self, step: int, odd: str, loss: float) -> None:
+    def _sound(self, step: int, odd: str, value: float) -> None:
         fresh = self._schedule.alarm()
-        if not fresh and math.isfinite(loss):
+        if not fresh and math.isfinite(value):
             return
+        self._sample_first_bad(self.step)
         self._note(Event(step, "alarm", odd))
         prompt = self._num_events["alarm"] <= PROMPT
         if not prompt and not self._schedule.may_spend(self._elapsed):
@@ -355,16 +448,15 @@ class Run:
     def _examine(self, *, tell: bool = True) -> None:
         told = self._examiner.examine(self.trace, self.step)
         self.journal.notices(told)
-        for sink in self._sinks if tell and told else []:
-            if _name(sink) in self._failed:
-                continue
-            with self._guard(_name(sink)):
-                sink.tell(told)
+        if tell:
+            self._outlets.tell(told)
 
     def _fail(self, part: str, error: Exception) -> None:
         """Steps back from the part that failed, and writes down why, once."""
         if part == "sampling":
             self._collector = None
+        if part == "tap":
+            self._sentinel = None
         if part in ("start", "step"):
             self._live = False  # torch is walking through the hooks: they go at close
         if part not in self._failed:
@@ -377,7 +469,3 @@ class Run:
         if failure is not None and "record" not in self._failed:
             self._failed.add("record")
             self.event("doctor-failed", f"record failed, {type(failure).__name__}: {failure}")
-
-
-def _name(sink: Sink) -> str:
-    return f"sink {type(sink).__name__}"

@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from optdoctor.live.run import Run
@@ -33,6 +33,7 @@ def count_skips(scaler: Any, runs: Sequence[Run]) -> Callable[[], None]:
     known.update(runs)
     for run in runs:
         run.counts_skips = True
+        run.is_scaled = partial(_is_scaled, weakref.ref(scaler), weakref.ref(run.optimizer))
     if type(scaler) not in _INNER:
         _wrap(type(scaler))
     reference = weakref.ref(scaler)
@@ -83,3 +84,17 @@ def _innermost(optimizer: Any) -> Any:
     with suppress(TypeError):
         return innermost(optimizer)
     return None
+
+
+def _is_scaled(scaler: "weakref.ref[Any]", optimizer: "weakref.ref[Any]") -> bool:
+    """Whether the scaler's factor is still in this optimizer's gradients.
+
+    Its own table says so, a private one: seen in torch 2.13 with the stages READY, UNSCALED and
+    STEPPED. A scaler without such a table is believed to be asked to unscale before a clip.
+    """
+    living, owner = scaler(), optimizer()
+    table = getattr(living, "_per_optimizer_states", None)
+    if living is None or owner is None or table is None or not living.is_enabled():
+        return False
+    known = table.get(id(owner))
+    return known is None or getattr(known.get("stage"), "name", "") != "UNSCALED"

@@ -87,6 +87,14 @@ def _info(
     )
 
 
+def local(tensor: Tensor) -> Tensor:
+    """The plain real tensor on this rank."""
+    tensor = tensor.detach()
+    if hasattr(tensor, "to_local"):
+        tensor = tensor.to_local()
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
 def dtype_name(tensor: Tensor) -> str:
     """The dtype as channels spell it: "float16"."""
     return str(tensor.dtype).removeprefix("torch.")

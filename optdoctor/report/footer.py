@@ -25,7 +25,7 @@ def rows(
     found = []
     for label, names in _looked(diagnosis, said):
         if names and diagnosis.findings:
-            found.append((label, cut(wrap(", ".join(names), room), detail.lines)))
+            found.append((label, _fitting(names, ", ", room, detail.foot)))
     if unseen := _not_examined(diagnosis, said, room, detail):
         found.append(("not examined", unseen))
     if is_log(trace) and any(_is_inside(o.missing) for o in diagnosis.outcomes.values()):
@@ -94,10 +94,21 @@ def _not_examined(diagnosis: Diagnosis, said: set[str], room: int, detail: Detai
     ]
     if not entries:
         return []
-    if len(entries) <= _SEPARATE and detail.lines > 2:
+    if len(entries) <= _SEPARATE and detail.foot > 2:
         return [f"{e.rule}: {lack(e, max(room - len(e.rule) - 2, 12))}" for e in entries]
     texts = [f"{entry.rule}: {lack(entry, 40)}" for entry in entries]
-    return cut(wrap("; ".join(texts), room), detail.lines)
+    return _fitting(texts, "; ", room, detail.foot)
+
+
+def _fitting(texts: Sequence[str], between: str, room: int, most: int) -> list[str]:
+    """The first of these in at most `most` lines, and how many more there are."""
+    for count in range(len(texts), 0, -1):
+        left = len(texts) - count
+        more = [f"and {left} more"] if left else []
+        lines = wrap(between.join([*texts[:count], *more]), room)
+        if len(lines) <= most:
+            return lines
+    return cut(wrap(between.join(texts), room), most)
 
 
 def _is_inside(missing: Sequence[str]) -> bool:

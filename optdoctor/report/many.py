@@ -41,17 +41,17 @@ def render_many(
     runs: Sequence[tuple[Diagnosis, Trace]], *, width: int = 80, ascii: bool = False
 ) -> str:
     """One line per run."""
-    ordered = sorted(runs, key=_badness)
+    ordered = sorted(runs, key=badness)
     medians = [_medians(trace) for _, trace in ordered]
     low, high = _bounds(np.concatenate(medians) if medians else np.empty(0))
     shared = low > 0 and high / low <= _SHARED
     log = shared and high / low > LOG_RATIO
     scale = f"loss {fixed(high, 2)}-{fixed(low, 2)}" if shared else "loss"
     bars = max(_PARTS, len(scale))
-    told = [_columns(diagnosis, trace) for diagnosis, trace in ordered]
+    told = [row_of(diagnosis, trace) for diagnosis, trace in ordered]
     right = max((columns(f) + columns(since) + 2 for _, _, f, since in told if since), default=0)
     room = width - 2 - 2 - bars - 1 - 6 - 2 - 8 - 2 - right
-    names = [shorten(name, max(room, _NAME)) for name in _names(ordered)]
+    names = [shorten(name, max(room, _NAME)) for name in run_names(ordered)]
     wide = max((columns(name) for name in names), default=3)
     header = f"  {'run':<{wide}}  {scale:<{bars}} {'end':>6}  {'severity':<8}  finding"
     header += "since".rjust(width - columns(header)) if right else ""
@@ -61,7 +61,7 @@ def render_many(
             width,
         ),
         "",
-        *([_sentence(ordered, names)] if ordered else []),
+        *([verdict_counts(ordered, names)] if ordered else []),
         "",
         header,
     ]
@@ -69,7 +69,7 @@ def render_many(
         mark, severity, finding, since = row
         pad = " " * (wide - columns(name))
         bounds = (low, high) if shared else _bounds(parts)
-        head = f"{mark} {name}{pad}  {_bars(parts, *bounds, log):<{bars}} {_end(trace):>6}  "
+        head = f"{mark} {name}{pad}  {_bars(parts, *bounds, log):<{bars}} {loss_at_end(trace):>6}  "
         # The reason of an unknown run needs the room of a severity.
         text = head if mark == "?" else f"{head}{severity:<8}  "
         shown = beginning(finding, max(width - columns(text) - columns(since) - 1, 0))
@@ -87,7 +87,7 @@ def render_many(
     return text.translate(ASCII).encode("ascii", "replace").decode() if ascii else text
 
 
-def _badness(run: tuple[Diagnosis, Trace]) -> tuple[int, int, int, str]:
+def badness(run: tuple[Diagnosis, Trace]) -> tuple[int, int, int, str]:
     """Sort key: severity, then first step; unknown runs above healthy ones."""
     diagnosis, trace = run
     worst = diagnosis.worst
@@ -96,7 +96,7 @@ def _badness(run: tuple[Diagnosis, Trace]) -> tuple[int, int, int, str]:
     return rank, int(diagnosis.verdict is not Verdict.UNKNOWN), steps, trace.origin
 
 
-def _names(runs: Sequence[tuple[Diagnosis, Trace]]) -> list[str]:
+def run_names(runs: Sequence[tuple[Diagnosis, Trace]]) -> list[str]:
     """The runs' names, with their folders where two would be equal."""
     names = [origin_name(trace.origin) for _, trace in runs]
     return [
@@ -112,7 +112,8 @@ def _folder(runs: Sequence[tuple[Diagnosis, Trace]]) -> str:
     return f"{plain(parent[-1])}/   " if parent and not is_home(parent) else ""
 
 
-def _sentence(runs: Sequence[tuple[Diagnosis, Trace]], names: Sequence[str]) -> str:
+def verdict_counts(runs: Sequence[tuple[Diagnosis, Trace]], names: Sequence[str]) -> str:
+    """`2 of 12 runs are sick, 9 healthy, 1 unknown. Worst: run-3.`"""
     counts = {
         verdict: sum(diagnosis.verdict is verdict for diagnosis, _ in runs) for verdict in Verdict
     }
@@ -122,7 +123,7 @@ def _sentence(runs: Sequence[tuple[Diagnosis, Trace]], names: Sequence[str]) -> 
     return head + tail + (f" Worst: {names[0]}." if sick else "")
 
 
-def _columns(diagnosis: Diagnosis, trace: Trace) -> tuple[str, str, str, str]:
+def row_of(diagnosis: Diagnosis, trace: Trace) -> tuple[str, str, str, str]:
     """(mark, severity, finding, since)."""
     if diagnosis.worst is None:
         unknown = diagnosis.verdict is Verdict.UNKNOWN
@@ -166,7 +167,8 @@ def _bars(parts: NDArray[np.float64], low: float, high: float, log: bool) -> str
     return "".join(BLOCKS[height(float(v))] if np.isfinite(v) else "×" for v in parts)
 
 
-def _end(trace: Trace) -> str:
+def loss_at_end(trace: Trace) -> str:
+    """The median loss of the last 15 rows."""
     series = loss_of(trace)
     if series is None or not series.steps.size:
         return "–"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optdoctor.channels import channel
 from optdoctor.findings import Diagnosis, Differential, Finding, NotExamined, Treatment
 from optdoctor.knowledge.knobs import spell
 from optdoctor.report.tensors import fold
@@ -41,16 +42,20 @@ class Detail:
     treatments: int = 4
     sure: bool = True
     """How sure each finding is, where nothing else must go for it."""
+    foot: int = 6
+    """Most lines of one list below the findings."""
 
 
 DETAILS = (
     Detail(),
-    Detail(explained=False),
-    Detail(explained=False, lines=3, treatments=2),
-    Detail(explained=False, lines=2, treatments=2),
-    Detail(explained=False, lines=2, treatments=1),
-    Detail(explained=False, lines=1, treatments=1),
-    Detail(explained=False, lines=1, treatments=1, sure=False),
+    Detail(foot=3),
+    Detail(foot=2),
+    Detail(explained=False, foot=2),
+    Detail(explained=False, lines=3, treatments=2, foot=2),
+    Detail(explained=False, lines=2, treatments=2, foot=1),
+    Detail(explained=False, lines=2, treatments=1, foot=1),
+    Detail(explained=False, lines=1, treatments=1, foot=1),
+    Detail(explained=False, lines=1, treatments=1, sure=False, foot=1),
 )
 
 
@@ -114,17 +119,16 @@ def render(
     brief = bool(finding.causes.found) and not detail.explained
     rows: list[tuple[str, list[str]]] = [("what", cut(wrap(what, room), detail.lines))]
     if not brief:
-        where, since = _where(finding, trace), _since(finding, trace)
+        place = where(finding, trace)
         rows += [
-            ("where", cut(wrap(where, room), detail.lines) if where else []),
-            ("since", cut(wrap(since, room), detail.lines)),
+            ("where", cut(wrap(place, room), detail.lines) if place else []),
+            ("since", cut(wrap(since(finding, trace), room), detail.lines)),
             ("why", _why(finding, evidence[1:], room, detail)),
         ]
     treatments = finding.treatments[: detail.treatments]
     rows.append(("do", _do(treatments, trace, printed, position, room, detail)))
     if not brief and detail.sure:
-        preview = " (rule in preview)" if finding.stage == "preview" else ""
-        rows.append(("sure", [f"not measured yet{preview}"]))
+        rows.append(("sure", [sure(finding)]))
     return [
         f"  {'' if i else label:<{_INDENT - 2}}{line}"
         for label, lines in rows
@@ -132,7 +136,8 @@ def render(
     ]
 
 
-def _where(finding: Finding, trace: Trace) -> str:
+def where(finding: Finding, trace: Trace) -> str:
+    """The tensors and what the cited channel was in them; "" for a finding without tensors."""
     if not finding.tensors:
         return ""
     total = sum(tensor.in_optimizer for tensor in trace.tensors)
@@ -146,7 +151,7 @@ def _range(finding: Finding, trace: Trace) -> str:
     """What the first evidence's channel was in these tensors at the first step: `: 63-84 %`."""
     first = finding.evidence[0]
     series = trace.series.get(first.channel)
-    if series is None or series.values.ndim != 2:
+    if series is None or series.values.ndim != 2 or channel(first.channel).unit == "step":
         return ""
     row = np.flatnonzero(series.steps == finding.steps[0])
     chosen = np.isin([tensor.name for tensor in trace.tensors], finding.tensors)
@@ -164,7 +169,8 @@ def _range(finding: Finding, trace: Trace) -> str:
     return f": {upper}" if lower == upper.removesuffix(" %") else f": {lower}-{upper}"
 
 
-def _since(finding: Finding, trace: Trace) -> str:
+def since(finding: Finding, trace: Trace) -> str:
+    """The first step, with its epoch and the event that it follows."""
     first = finding.steps[0]
     if first == 0:
         return "before step 1"
@@ -174,6 +180,12 @@ def _since(finding: Finding, trace: Trace) -> str:
         text += f" (epoch {number(float(epoch.values[at[0]]))})"
     event = event_near(finding, trace)
     return f"{text}, {_event(event)}" if event else text
+
+
+def sure(finding: Finding) -> str:
+    """How often the rule finds and errs."""
+    preview = " (rule in preview)" if finding.stage == "preview" else ""
+    return f"not measured yet{preview}"
 
 
 def _event(event: Event) -> str:

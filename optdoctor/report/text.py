@@ -105,7 +105,7 @@ def _lines(
     quoted, said = sentences(diagnosis, trace, findings)
     opening = cut(_opening(diagnosis.verdict.upper(), said, width), max(detail.lines, 3))
     lines = [_head(trace, width), "", *opening]
-    if drawn := _curve(diagnosis, trace, ascii):
+    if drawn := loss_curve(diagnosis, trace, ascii=ascii):
         lines += ["", *drawn]
     printed: dict[str, int] = {}
     for position, finding in enumerate(findings):
@@ -124,9 +124,10 @@ def _lines(
     if len(findings) > IN_FULL:
         lines.append(f"  for more: optdoctor explain {plain(findings[IN_FULL].rule)}"[:width])
     foot = footer.rows(diagnosis, trace, in_full=IN_FULL, width=width, detail=detail)
-    foot += [
-        (label, wrap(prose(text), width - footer.LABEL)) for label, text in told.items() if text
-    ]
+    for label, text in told.items():
+        if text:
+            shown = plain(text) if label == "page" else prose(text)  # a path stays as it is
+            foot.append((label, wrap(shown, width - footer.LABEL)))
     lines += [""] if foot else []
     for label, texts in foot:
         lines += [f"{'' if i else label:<{footer.LABEL}}{line}" for i, line in enumerate(texts)]
@@ -167,15 +168,21 @@ def _opening(word: str, sentences: list[str], width: int) -> list[str]:
     return [f"{'' if i else word:<{len(word) + 2}}{line}" for i, line in enumerate(lines)]
 
 
-def _curve(diagnosis: Diagnosis, trace: Trace, ascii: bool) -> list[str]:
+def marked(diagnosis: Diagnosis, trace: Trace) -> curve.Mark | None:
+    """Where the first finding that has a step begins, with the event that it follows."""
+    finding = next((f for f in diagnosis.findings if f.steps[0] > 0), None)
+    if finding is None:
+        return None
+    event = slots.event_near(finding, trace)
+    return curve.Mark(finding.steps[0], _EVENT_WORDS.get(event.kind, "") if event else "")
+
+
+def loss_curve(diagnosis: Diagnosis, trace: Trace, *, ascii: bool = False) -> list[str]:
+    """The lines of the loss, marked where the first finding begins; [] without a loss."""
     loss = curve.loss_of(trace)
     if loss is None:
         return []
-    marked = next((f for f in diagnosis.findings if f.steps[0] > 0), None)
-    mark = None
-    if marked is not None:
-        event = slots.event_near(marked, trace)
-        mark = curve.Mark(marked.steps[0], _EVENT_WORDS.get(event.kind, "") if event else "")
+    mark = marked(diagnosis, trace)
     return curve.draw(loss, trace.steps, unit=unit(trace), mark=mark, ascii=ascii)
 
 

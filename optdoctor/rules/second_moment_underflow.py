@@ -42,6 +42,8 @@ from optdoctor.trace import Trace
 
 SAMPLED = 4096
 """Elements of a tensor above which its share is taken from a sample."""
+FOLK_CLAMP = 1e-8
+"""Where the second moment is often advised to be clamped: refused, as it is 0 in float16."""
 TRIED = "4 of 4 small float16 runs recovered: tests/clinic/test_underflow_trainings.py"
 
 
@@ -92,12 +94,15 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     harmed = broke is not None and broke >= zero.steps[first]
     bounded = step <= limits.bounded_step
     severity = Severity.NOTE if bounded else Severity.CRITICAL if harmed else Severity.WARN
-    about = "about " if trace.num_elements.max(initial=0) > SAMPLED else ""
+    about = "About " if trace.num_elements.max(initial=0) > SAMPLED else ""
     what = f"entries of {state_dtype} second moment zero, first moment not, at step"
     evidence = [
         _percent(f"{what} {zero.steps[first]}", share[first], limits),
         _step_allowed(eps, math_dtype, step, limits),
     ]
+    if round_to(FOLK_CLAMP, state_dtype) == 0:
+        what = f"a clamp at {short(FOLK_CLAMP)} as {state_dtype} keeps it: it changes nothing"
+        evidence.append(Evidence("state_dtype", what, 0.0, FOLK_CLAMP, "1"))
     if worst != first:
         evidence.insert(1, _percent(f"{what} {zero.steps[worst]}, the worst", share[worst], limits))
     return [

@@ -2,20 +2,22 @@
 
 import sys
 import textwrap
+from pathlib import Path
 
 from optdoctor.findings import Diagnosis, Finding, Notice, Severity, Verdict
 from optdoctor.report import text
 from optdoctor.rule import SYMPTOMS
-from optdoctor.sinks import Place, Sink
+from optdoctor.sinks import Place, Sink, report_page
 from optdoctor.trace import Trace
 
 WIDTH, INDENT = 80, " " * 11
 
 
-class Console:
+class Console(Sink):
     """Lines above a progress bar where one is alive."""
 
-    def __init__(self) -> None:
+    def __init__(self, out: Path | None = None) -> None:
+        self._out = out
         self._told: set[str] = set()
 
     def tell(self, notices: list[Notice]) -> None:
@@ -34,7 +36,8 @@ class Console:
     def close(self, diagnosis: Diagnosis, trace: Trace, cost: str) -> None:
         """Prints the report of a sick run, one line of any other."""
         if diagnosis.verdict is Verdict.SICK:
-            say(text.render(diagnosis, trace, cost=cost))
+            page = None if self._out is None else report_page.written(self._out)
+            say(text.render(diagnosis, trace, cost=cost, page=str(page) if page else None))
         else:
             say(_wrapped(text.one_line(diagnosis, trace)))
 
@@ -62,4 +65,4 @@ def say(message: str) -> None:
 
 def SINK(place: Place) -> Sink:  # noqa: N802 - the registry's constant
     """A console."""
-    return Console()
+    return Console(place.out)

@@ -211,7 +211,7 @@ def set_aside(folder: Path) -> None:
     """
     patterns = [RUN, "steps-*.arrows", "tensors-*.arrows"]
     if _is_record(folder):
-        patterns += [EVENTS, FINDINGS, "report.html"]
+        patterns += [EVENTS, FINDINGS, "report.html", "tensorboard"]
     _move_aside(folder, [path for pattern in patterns for path in folder.glob(pattern)])
 
 

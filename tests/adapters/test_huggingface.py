@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+import os
 import pickle
 import random
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 from transformers import (
@@ -36,6 +38,8 @@ from optdoctor.trace import Trace
 
 BATCH, CONTEXT, ROWS = 4, 16, 52
 """52 rows in batches of 4 are 13 micro-batches an epoch: the last window is shorter for 2 and 3."""
+
+OLD = int(transformers.__version__.split(".")[0]) < 5
 
 pytestmark = pytest.mark.slow
 torch.set_num_threads(1)
@@ -150,6 +154,7 @@ def train(
         "disable_tqdm": True,
         **changes,
     }
+    os.environ.pop("ACCELERATE_MIXED_PRECISION", None)  # transformers 4.46 leaves it behind
     spy = spy or Spy()
     callback = callback or OptDoctorCallback(interval=1, sinks=())
     made = trainer(
@@ -189,6 +194,11 @@ def bits(tensor: torch.Tensor) -> tuple[Any, ...]:
 def exactly(values: dict[int, float]) -> dict[int, str]:
     """As text, so that NaN equals NaN."""
     return {step: repr(float(value)) for step, value in values.items()}
+
+
+def as_logged(losses: dict[int, float]) -> dict[int, str]:
+    """As the Trainer's log shows them: transformers before 5.0 rounds to 4 decimals."""
+    return exactly({step: round(v, 4) for step, v in losses.items()} if OLD else losses)
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +241,9 @@ def sick(folder: Path) -> tuple[Run, str]:
     try:
         callback = OptDoctorCallback(out=folder / "sick-record", interval=1)
         half = tiny(dtype=torch.float16)
-        run = train(folder / "sick", model=half, callback=callback, max_steps=40, logging_steps=3)
+        options = {"max_steps": 40, "logging_steps": 3, "learning_rate": 3e-3}
+        options |= {"optim": "adamw_torch_fused"}  # the default since 5.0
+        run = train(folder / "sick", model=half, callback=callback, **options)
     finally:
         sys.stderr = before
     return run, said.getvalue()
@@ -272,7 +284,7 @@ def test_fifty_steps_leave_every_bit_as_it_was(bf16: bool, folder: Path, clipped
 
 def test_the_loss_of_each_update_is_the_one_that_the_trainer_logs(clipped: Run) -> None:
     assert len(clipped.rows("loss")) == 50
-    assert exactly(clipped.rows("loss")) == exactly(clipped.logged("loss"))
+    assert as_logged(clipped.rows("loss")) == exactly(clipped.logged("loss"))
     assert clipped.trace.facts["loss_window"] == 1
     assert clipped.events("fact-changed") == []
 
@@ -283,7 +295,7 @@ def test_losses_stay_one_an_update_where_the_log_shows_the_mean_of_ten(evaluated
     assert len(set(losses.values())) == 20
     for step, mean in evaluated.logged("loss").items():
         window = [losses[s] for s in range(step - 9, step + 1)]
-        assert math.isclose(np.mean(window), mean, rel_tol=1e-6)
+        assert math.isclose(np.mean(window), mean, rel_tol=1e-6, abs_tol=6e-5 if OLD else 0)
     assert evaluated.events("fact-changed") == []
 
 
@@ -297,7 +309,7 @@ def test_a_model_that_takes_no_loss_arguments_gives_the_logged_loss_too(
         data=Texts(classes=True),
         gradient_accumulation_steps=steps,
     )
-    assert exactly(run.rows("loss")) == exactly(run.logged("loss"))
+    assert as_logged(run.rows("loss")) == exactly(run.logged("loss"))
     assert len(run.rows("loss")) == 10
 
 
@@ -332,7 +344,7 @@ def test_the_loss_is_what_is_trained_on_and_not_what_the_model_says(
     name = request.node.callspec.id.replace(" ", "-")
     options = {"gradient_accumulation_steps": 2, "logging_steps": 1, "max_steps": 8, **arguments}
     run = train(folder / name, **options)
-    assert exactly(run.rows("loss")) == exactly(run.logged("loss"))
+    assert as_logged(run.rows("loss")) == exactly(run.logged("loss"))
     assert len(run.rows("loss")) == 8
 
 
@@ -381,7 +393,7 @@ def test_a_training_within_the_training_leaves_no_loss_behind(folder: Path) -> N
             train(folder / "inner-watched", max_steps=2)
 
     run = train(folder / "outer", spy=Spy(at_step={2: nested}), gradient_accumulation_steps=2)
-    assert exactly(run.rows("loss")) == exactly(run.logged("loss"))
+    assert as_logged(run.rows("loss")) == exactly(run.logged("loss"))
     assert len(run.rows("loss")) == 10
 
 
@@ -406,9 +418,13 @@ def test_losses_around_zero_are_not_mistaken_for_others(folder: Path) -> None:
 
 
 def test_the_norm_before_clipping_is_the_logged_one(clipped: Run, evaluated: Run) -> None:
-    assert exactly(clipped.rows("grad_norm")) == exactly(clipped.logged("grad_norm"))
+    """Seen at the clip, so at every update; the Trainer's is float32, and logged now and then."""
+    assert clipped.rows("grad_norm") == pytest.approx(clipped.logged("grad_norm"), rel=1e-6)
     assert max(clipped.rows("grad_norm").values()) > 0.5
-    assert list(evaluated.rows("grad_norm")) == [10, 20]
+    assert list(evaluated.rows("grad_norm")) == list(range(1, 21))
+    logged = evaluated.logged("grad_norm")
+    assert list(logged) == [10, 20]
+    assert {s: evaluated.rows("grad_norm")[s] for s in logged} == pytest.approx(logged, rel=1e-6)
 
 
 def test_the_norm_used_is_the_one_after_clipping(clipped: Run) -> None:
@@ -459,6 +475,14 @@ def test_nothing_stays_on_the_model_or_the_optimizer(evaluated: Run) -> None:
 # (f) resume
 
 
+@pytest.fixture
+def old_checkpoints_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers 4.46 cannot load its own generators' state with torch 2.6 and later, but so."""
+    if OLD:
+        monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+
+
+@pytest.mark.usefixtures("old_checkpoints_load")
 def test_a_resumed_run_goes_on_in_a_new_segment(evaluated: Run, folder: Path) -> None:
     # 12 updates, as if killed; on to 16; then back to the checkpoint of 4 and on to 8.
     options = {"save_strategy": "steps", "save_steps": 4, "lr_scheduler_type": "constant"}
@@ -491,6 +515,7 @@ def test_a_resumed_run_goes_on_in_a_new_segment(evaluated: Run, folder: Path) ->
     assert exactly_read(record, "loss") == exactly(fresh.rows("loss"))
 
 
+@pytest.mark.usefixtures("old_checkpoints_load")
 def test_a_resume_without_optimizer_state_is_told_as_such(folder: Path) -> None:
     options = {"save_strategy": "steps", "save_steps": 2, "save_only_model": True}
     out = folder / "weights-only"
@@ -523,7 +548,7 @@ def test_pure_float16_is_found_out_within_three_steps(sick: tuple[Run, str]) -> 
     assert diagnosis.verdict is Verdict.SICK
     assert diagnosis.causes[0].rule == "second-moment-underflow"
     (nan,) = (f for f in diagnosis.findings if f.rule == "nan-pulse")
-    assert nan.causes.found == ("second-moment-underflow",)
+    assert "second-moment-underflow" in nan.causes.found
     told = [line for line in said.splitlines() if line.startswith("optdoctor  step ")]
     assert [line.split()[2] for line in told if "second-moment-underflow" in line] == ["3"]
 
@@ -709,5 +734,5 @@ def no_compiled_code_left() -> Iterator[None]:
 def test_a_compiled_model_gives_its_losses_too(folder: Path) -> None:
     run = train(folder / "compiled", torch_compile=True, torch_compile_backend="eager", max_steps=4)
     assert len(run.rows("loss")) == 4
-    assert exactly(run.rows("loss")) == exactly(run.logged("loss"))
+    assert as_logged(run.rows("loss")) == exactly(run.logged("loss"))
     assert any(tensor.name == "transformer.wte.weight" for tensor in run.trace.tensors)

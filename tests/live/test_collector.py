@@ -10,7 +10,7 @@ from small_training import Make, bits, net, seed, train
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from optdoctor.live.collector import SAMPLE, TENSOR_CHANNELS, Collector
+from optdoctor.live.collector import RAW, SAMPLE, TENSOR_CHANNELS, Collector
 from optdoctor.live.tensors import track
 from optdoctor.optimizers import probe_of
 
@@ -82,6 +82,7 @@ def twin(
         "tensor_lr": float(settings["lr"]),
     }
     said["update_ratio"] = said["update_rms"] / said["param_rms"]
+    said["update_to_lr"] = said["update_rms"] / said["tensor_lr"]
     said["update_unchanged"] = sum(a == b for a, b in pulled) / len(pulled)
     if "exp_avg_sq" not in state:
         return said | {"effective_lr": said["update_rms"] / said["grad_rms"]}
@@ -100,6 +101,8 @@ def twin(
         "moment2_min": min(finite(second), default=math.nan),
         "moment2_max": max(finite(second), default=math.nan),
         "moment2_zero": sum(v == 0 and m != 0 for m, v in zip(first, second, strict=True))
+        / len(first),
+        "moment2_saturated": sum(not v <= torch.finfo(parameter.dtype).max / 2 for v in second)
         / len(first),
         "effective_lr": np.mean(finite(rates)) if finite(rates) else math.nan,
     }
@@ -146,7 +149,7 @@ def test_the_twin_covers_every_channel() -> None:
     optimizer = KINDS["AdamW"](list(model.parameters()))
     train(model, optimizer, 1)
     parameter = next(model.parameters())
-    assert twin(parameter, parameter, optimizer, 0).keys() == set(TENSOR_CHANNELS)
+    assert twin(parameter, parameter, optimizer, 0).keys() == set(TENSOR_CHANNELS) - set(RAW)
 
 
 @pytest.mark.parametrize(
@@ -197,11 +200,11 @@ def test_what_is_not_measured_is_nan() -> None:
     measured = {
         name: {c for c in TENSOR_CHANNELS if not math.isnan(sample[c][name])} for name in names
     }
-    assert measured["head.weight"] == set(TENSOR_CHANNELS)
+    assert measured["head.weight"] == set(TENSOR_CHANNELS) - set(RAW)
     assert measured["outside.weight"] == set()
     assert measured["frozen.weight"] == {"param_rms", "tensor_lr"}
     assert measured["idle.weight"] == {
-        "param_rms", "tensor_lr", "update_rms", "update_nonfinite", "update_ratio"
+        "param_rms", "tensor_lr", "update_rms", "update_nonfinite", "update_ratio", "update_to_lr"
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from numpy.typing import ArrayLike
 
 from optdoctor.engine import examine
 from optdoctor.findings import Finding, Severity, Status
-from optdoctor.rules.second_moment_underflow import RULE, Limits
+from optdoctor.rules.second_moment_underflow import FOLK_CLAMP, RULE, Limits
 from optdoctor.synthetic import make_trace
 from optdoctor.trace import TensorInfo, Trace
 
@@ -208,5 +208,16 @@ def test_an_isolated_nan_is_not_blamed_on_it() -> None:
 
 def test_a_count_from_a_sample_is_said_to_be_about_that() -> None:
     large = TensorInfo("large", (100, 100))
-    assert only_finding(run([0.5], tensors=(large,))).summary.startswith("about 5,000 of 10,000")
+    assert only_finding(run([0.5], tensors=(large,))).summary.startswith("About 5,000 of 10,000")
     assert only_finding(run([0.5] * 4)).summary.startswith("750 of 1,500")
+
+
+def test_a_clamp_below_the_smallest_number_of_the_state_is_refused_with_its_reason() -> None:
+    """In float16 it changes nothing; where it would, the entries do no harm: decision 0011."""
+    torch = pytest.importorskip("torch")
+    half = torch.zeros(4, dtype=torch.float16).clamp_(min=FOLK_CLAMP)
+    assert half.count_nonzero() == 0
+    (finding,) = examine(RULE, run([0.5, 0.0, 0.0, 0.0])).findings
+    assert [e.observed for e in finding.evidence if "clamp" in e.what] == [0.0]
+    assert not any("clamp" in treatment.title.lower() for treatment in finding.treatments)
+    assert finding.treatments[0].changes == {"state_dtype": ("float16", "float32")}

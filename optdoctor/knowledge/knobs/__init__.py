@@ -1,4 +1,11 @@
-"""How each framework spells the change of a knob: one file of data per framework."""
+"""How each framework spells the change of a knob: one file of data per framework.
+
+A file holds `LABEL`, `LOOK_INSIDE`, `PACKAGES` (names under which it is installed) and `KNOBS`:
+{knob: code, or {new value: code}}, in which `{new}` stands for the new value, and `{groups[model]}`
+for two groups of parameters: those of one layer, and all others at the rate `lr` as before. Where
+the framework spelled it otherwise before some release, `BEFORE` holds {(4, 56): the knobs as they
+were}. `..` stands for what the training already has.
+"""
 
 import importlib
 import pkgutil
@@ -9,20 +16,28 @@ from types import ModuleType
 
 from optdoctor.findings import Knob
 
-FALLBACK = {"lightning": "torch"}
-"""Frameworks without a file of their own whose users write plain optimizers."""
+ANY = "any other value"
+"""The key of the code for values that have none of their own."""
+PATTERN = "tensor_lr:"
+"""A knob that begins so turns the rate of the tensors under the name behind it."""
+
+_GROUPS = (
+    '[{{"params": [p for n, p in {model}.named_parameters() if ({layer} in f".{{n}}.") == inside],'
+    ' "lr": rate}} for inside, rate in ((True, {new}), (False, lr))]'
+)
 
 
 def spell(framework: str | None, changes: Mapping[str, tuple[Knob, Knob]]) -> list[tuple[str, str]]:
     """[(label, code)] for each distinct spelling; in every framework where it is not known.
 
-    A knob for which no spelling is known is left out.
+    A knob for which no spelling is known is left out. The spelling is that of the installed
+    version; of the newest one known where none is installed.
     """
     lines = [
         (module.LABEL, code)
         for module in _spoken(framework)
         for knob, (_, new) in changes.items()
-        if (code := _code(module.KNOBS.get(knob), new))
+        if (code := _code(module, knob, new))
     ]
     return list(dict.fromkeys(lines))
 
@@ -34,8 +49,7 @@ def look_inside(framework: str | None) -> list[tuple[str, str]]:
 
 def _spoken(framework: str | None) -> list[ModuleType]:
     known = frameworks()
-    name = FALLBACK.get(framework or "", framework or "")
-    return [known[name]] if name in known else list(known.values())
+    return [known[framework]] if framework in known else list(known.values())
 
 
 @cache
@@ -47,12 +61,42 @@ def frameworks() -> dict[str, ModuleType]:
     return {name: importlib.import_module(f"{__name__}.{name}") for name in names}
 
 
-def _code(spelling: str | Mapping[str, str] | None, new: Knob) -> str | None:
+def _code(module: ModuleType, knob: str, new: Knob) -> str | None:
+    layer = knob.removeprefix(PATTERN)  # the dots around it keep h.1 apart from h.10
+    spelling = _knobs(module).get(PATTERN if layer != knob else knob)
+    if isinstance(spelling, Mapping):
+        spelling = spelling.get(_key(new), spelling.get(ANY))
     if spelling is None:
         return None
-    if isinstance(spelling, str):
-        return spelling.format(new=_literal(new))
-    return spelling.get(str(new))
+    told = {"new": _literal(new), "layer": _literal(f".{layer}.")}
+    groups = {model: _GROUPS.format(model=model, **told) for model in ("model", "self")}
+    return str(spelling.format(groups=groups, **told))
+
+
+def _knobs(module: ModuleType) -> dict[str, str | Mapping[str, str]]:
+    """{knob: spelling} for the version that is installed."""
+    knobs = dict(module.KNOBS)
+    version = next(filter(None, map(installed, module.PACKAGES)), None)
+    for end, older in sorted(module.BEFORE.items(), reverse=True) if version else ():
+        if version < end:
+            knobs |= older
+    return knobs
+
+
+@cache
+def installed(package: str) -> tuple[int, ...] | None:
+    """(major, minor) of a package, read from its metadata; None where it is not installed."""
+    from importlib import metadata  # not before a treatment is spelled: it takes its time
+
+    try:
+        version = metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+def _key(new: Knob) -> str:
+    return f"{new:g}" if isinstance(new, float) else str(new)
 
 
 def _literal(value: Knob) -> str:

@@ -1,0 +1,337 @@
+"""Single batches raise the loss and the gradient norm at once.
+
+## What it finds
+Rows at which both the loss and the gradient norm stand more than `deviations` robust standard
+deviations above the 64 rows before (of their log2, from the differences of neighbours), with a loss
+that comes back at once, at the next row or after a file of up to 16 bad batches. The loss alone or
+the norm alone never counts. Where such rows come again, the evidence says whether at a constant
+distance, and names the batch where the run records it.
+## Why it matters
+The loss of a broken batch is its own: it rises at the very step whose gradient it makes. What it
+does to the weights shows one step later: little with Adam, whose steps are bounded, and with plain
+SGD up to the loss of the run. Batches that come again do so in every epoch.
+## What to do
+Look at the batches of those steps: wrong labels, another scale or language, a broken file. Evaluate
+the loss on them again without training; high again means the batch. Until then a gradient clip at
+1.5 times the usual norm bounds the harm. Clipping is not offered where rises last, as data sorted
+by class make them: there it does harm, and shuffling is what helps.
+## When it is fine
+A hard example in a small batch: a single row below a doubling is a note and never an alarm. Losses
+that are means over several steps, and rows many steps apart, cannot be judged, and are not.
+## Told apart from
+`divergence`: the loss stays up; this rule does not count such a rise, and where it sees no other it
+says that it cannot tell.
+A learning rate that jumps for one update: the rise comes one step after it, and is not counted.
+`loss-spike`: the same rise in the loss alone, whatever made it.
+`staircase-oscillation`: the wave that batches which come again draw in the loss.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optdoctor import rule
+from optdoctor.curves import lookup, unmasked
+from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
+from optdoctor.store import IntArray, Series
+from optdoctor.synthetic import falling_loss, gradient_norms, make_trace
+from optdoctor.trace import Trace
+
+WINDOW, HISTORY, NEAR = 64, 32, 5
+"""Rows before a row that say what is usual there, the fewest that do, and the nearest of them."""
+FLOOR = {"loss": 0.05, "norm": 0.1}
+"""Least standard deviation in log2: rows of a smooth curve are no spikes for a small step."""
+SOFT = 0.05
+"""Share of the first losses added before the logarithm: losses near zero jump by large factors."""
+AROUND, LONGEST, FAR = 3, 16, 4
+"""Rows before and after a rise that it is measured against; the rows that it lasts at most, as a
+broken file feeds several batches; and the steps between rows beyond which none is one batch's."""
+RISEN = 0.3
+"""log2 of the loss above its best level beyond which spikes are those of a run that is lost."""
+SPACING = 0.15
+"""Variation of the distances between spikes, over their mean, below which they are constant."""
+JUMP = 1.5
+"""Usual rates beyond which that of one update stands out: no schedule rises so fast in one step."""
+CLIP = 1.5
+"""Usual norms at which the gradient is clipped in the emergency."""
+NORMS = ("grad_norm", "grad_norm_used")
+NOT_FALLING = ("reward", "adversarial", "diffusion")
+TRIED = "rescued 3 of 3 small SGD runs: tests/rules/test_bad_batch.py"
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits(rule.Limits):
+    rows: int = HISTORY + AROUND + 1
+    """What is usual, one row above it, and the rows that show it was a single one."""
+    deviations: float = 6.0
+    """Largest joint rise of a healthy run, in robust standard deviations: heuristic. One of
+    the two alone goes beyond it in healthy runs, which is why both are asked for."""
+    blip: float = 1.0
+    """Largest rise of the loss, in doublings, of which a single one is no alarm."""
+    few: int = 3
+    """Most rows of such batches, none of them above `blip`, that are no alarm."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rise:
+    """A series against what is usual: log2 level [n], and what `_above_usual` tells of it."""
+
+    steps: IntArray  # [n] where it was highest
+    level: Floats
+    middle: Floats  # median of the window before
+    base: Floats  # the same, or that of its last rows where it is higher
+    rise: Floats  # level above base
+    score: Floats  # rise in standard deviations
+
+
+def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
+    measured = [name for name in NORMS if trace.has(name)]
+    name = max(measured, key=lambda norm: trace.series[norm].rows)
+    if cannot := _cannot_judge(trace):
+        return Abstain(cannot)
+    norm_series = trace.series[name]
+    loss_series = unmasked(trace.series["loss"], norm_series if name == "grad_norm" else None)
+    losses = loss_series.high[np.isfinite(loss_series.high)]
+    soft = SOFT * float(np.median(losses[:AROUND])) if losses.size else 0.0
+    if not soft > 0 or losses.min() < 0:
+        return Abstain("losses at or below 0 have no ratio")
+    loss, norm = _against_usual(loss_series, soft, "loss"), _against_usual(norm_series, 0.0, "norm")
+    at = np.minimum(np.searchsorted(norm.steps, loss.steps), max(norm.steps.size - 1, 0))
+    if not norm.steps.size:
+        return Abstain("no norm is a positive number")
+    of_norm = np.where(norm.steps[at] == loss.steps, norm.score[at], np.nan)
+    both = np.minimum(loss.score, of_norm)  # [n], NaN where one is not known
+    single, lasting = _parted(_tops(both, limits.deviations), loss)
+    single = [(first, last) for first, last in single if not _rate_jumped(trace, loss, first)]
+    if len(lasting) > len(single):
+        return Abstain(
+            f"loss and norm rose together at step {loss.steps[lasting[0]]} and the loss stayed up:"
+            " batch, order of data and learning rate look alike there"
+        )
+    if not single:
+        return []
+    found = np.array(single)  # [spikes, 2]
+    steps, longest = loss.steps[found[:, 0]], int(np.diff(found).max()) + 1
+    inside = np.concatenate([np.arange(first, last + 1) for first, last in single])
+    worst = int(inside[np.nanargmax(both[inside])])
+    height, usual = float(loss.rise[worst]), 2 ** float(norm.middle[at[worst]])
+    alarm = len(inside) > limits.few or height > limits.blip
+    step = int(loss.steps[worst])
+    times = f"times its usual level at step {step}, and back at once"
+    often = f"{len(single)} times " if len(single) > 1 else ""
+    who = f"{longest} batches in a row raise" if longest > 1 else "a batch raises"
+    said = f"{often}{'up to ' * (longest > 1)}{who}"
+    return [
+        Finding(
+            severity=Severity.WARN if alarm else Severity.NOTE,
+            summary=(
+                f"{said[0].upper()}{said[1:]} loss and gradient norm at once, first at step"
+                f" {steps[0]}: the loss {2**height:.3g}-fold, {both[worst]:.3g} standard deviations"
+                f" (limit {limits.deviations:g})."
+            ),
+            steps=(int(steps[0]), int(loss.steps[single[-1][1] + AROUND])),
+            evidence=(
+                _deviation("loss", step, loss.score[worst], limits),
+                _deviation(name, step, of_norm[worst], limits),
+                Evidence("loss", times, 2**height, 2**limits.blip, "times"),
+                *_recurrence(steps, len(inside), trace, limits),
+            ),
+            treatments=_treatments(trace, steps, usual, not lasting and longest == 1),
+        )
+    ]
+
+
+def _cannot_judge(trace: Trace) -> str:
+    """Why a row's loss and norm need not be those of one batch, "" where they are."""
+    if (kind := trace.facts.get("loss_kind")) in NOT_FALLING:
+        return f"a loss of kind {kind} jumps in a good run"
+    if (_number(trace, "loss_window") or 1.0) > 1:
+        return "a loss is the mean of several updates, a norm that of one"
+    loss = trace.series["loss"]
+    distance = (loss.steps[-1] - loss.starts[0]) / max(loss.rows - 1, 1)
+    if distance > FAR:
+        return (
+            f"rows are {distance:.3g} steps apart: what passes between them need not be one batch"
+        )
+    return ""
+
+
+def _number(trace: Trace, fact: str) -> float | None:
+    """A fact that is a positive number, None where it is something else."""
+    value = trace.facts.get(fact)
+    return float(value) if isinstance(value, int | float) and 0 < value < 2**53 else None
+
+
+def _against_usual(series: Series, soft: float, kind: str) -> _Rise:
+    """The series' highest values, row by row, against the rows before.
+
+    The noise is that of neighbours' differences: a loss that falls fast has not the spread of its
+    fall. The first `HISTORY` rows have none. Rounded, so that all machines judge alike at a limit.
+    """
+    known = np.isfinite(series.high) & (series.high + soft > 0)
+    level = np.log2(np.asarray(series.high[known], np.float64) + soft)
+    middle, base, spread = (np.full(len(level), np.nan) for _ in range(3))
+    for width, first, stop in _windows(len(level)):
+        rows = np.lib.stride_tricks.sliding_window_view(level[first - width : stop - 1], width)
+        change = np.diff(rows, axis=1)
+        change -= np.median(change, axis=1, keepdims=True)
+        spread[first:stop] = np.median(np.abs(change), axis=1) / np.sqrt(2)
+        middle[first:stop] = np.median(rows, axis=1)
+        base[first:stop] = np.maximum(middle[first:stop], np.median(rows[:, -NEAR:], axis=1))
+    rise = np.round(level - base, 9)
+    score = np.round(rise / np.maximum(1.4826 * spread, FLOOR[kind]), 9)
+    return _Rise(series.high_step[known], level, middle, base, rise, score)
+
+
+def _windows(n: int) -> Iterator[tuple[int, int, int]]:
+    """(width, first row, row after the last) of rows that are judged by as many rows before."""
+    for row in range(HISTORY, min(WINDOW, n)):
+        yield row, row, row + 1
+    for first in range(WINDOW, n, 4096):
+        yield WINDOW, first, min(first + 4096, n)
+
+
+def _tops(both: Floats, limit: float) -> list[int]:
+    """The highest row of each joint rise."""
+    rows = np.flatnonzero(both > limit)
+    groups = np.split(rows, np.flatnonzero(np.diff(rows) > AROUND) + 1) if rows.size else []
+    return [int(group[np.argmax(both[group])]) for group in groups]
+
+
+def _parted(tops: list[int], loss: _Rise) -> tuple[list[tuple[int, int]], list[int]]:
+    """(first, last row) of the rises that came and went at once; first rows of those that did not.
+
+    Left out: one whose course is not known yet; what follows a lasting one within the window and so
+    is judged against rows from before it; a first one in a run that is lost already.
+    """
+    single: list[tuple[int, int]] = []
+    lasting: list[int] = []
+    level = loss.level
+    best = np.fmin.accumulate(loss.middle)
+    for top in tops:
+        lost = not single and loss.middle[top] > best[top] + RISEN
+        if lost or (lasting and top - lasting[-1] < WINDOW):
+            continue
+        first = top - int(np.argmax(level[top::-1] < loss.base[top] + loss.rise[top] / 2)) + 1
+        calm = float(np.median(level[first - AROUND : first]))
+        half = (calm + level[top]) / 2
+        down = np.flatnonzero(level[top:] < half)
+        last = top + int(down[0]) - 1 if down.size else len(level) - 1
+        after = level[last + 1 : last + 1 + AROUND]
+        if last - first < LONGEST and len(after) < AROUND:
+            continue
+        # A loss that the weights must win back fades: it crosses the half in small steps.
+        at_once = last - first < LONGEST and after[0] < (calm + level[last]) / 2
+        if at_once and np.median(after) < half:
+            single.append((first, last))
+        else:
+            lasting.append(first)
+    return single, lasting
+
+
+def _rate_jumped(trace: Trace, loss: _Rise, top: int) -> bool:
+    """Whether an update just before had a larger rate than usual: what rises then is its work."""
+    if "lr" not in trace.series:
+        return False
+    rates = lookup(trace.series["lr"], loss.steps[max(top - WINDOW, 0) : top])
+    near = rates[-AROUND:][np.isfinite(rates[-AROUND:])]
+    return near.size > 0 and bool(near.max() > JUMP * np.nanmedian(rates))
+
+
+def _deviation(channel: str, step: int, score: float, limits: Limits) -> Evidence:
+    what = f"rise at step {step} above the median of the rows before"
+    return Evidence(channel, what, float(score), limits.deviations, "standard deviations")
+
+
+def _recurrence(steps: IntArray, rows: int, trace: Trace, limits: Limits) -> list[Evidence]:
+    """How many rows there are, and how the rises come again where there are more than a few."""
+    evidence = [Evidence("loss", "rows of such batches", rows, limits.few, "rows")]
+    if len(steps) <= 1:
+        return evidence if rows > 1 else []
+    distances = np.diff(steps).astype(np.float64)
+    if len(steps) > limits.few:
+        variation = float(distances.std() / distances.mean())
+        constant = variation < SPACING
+        usual = f"{np.median(distances):.4g}"
+        how = f"constant: {usual} steps apart" if constant else f"not constant, {usual} on average"
+        what = f"variation of the distance between spikes, {how}"
+        evidence.append(Evidence("loss", what, variation, SPACING, "of the mean"))
+    if "batch_index" in trace.series:
+        indices = lookup(trace.series["batch_index"], steps)
+        known, times = np.unique(indices[np.isfinite(indices)], return_counts=True)
+        if times.size and times.max() > 1:
+            what = f"of them at batch {known[times.argmax()]:.0f} of an epoch"
+            evidence.append(Evidence("batch_index", what, int(times.max()), 1, "spikes"))
+    if "epoch" in trace.series:
+        epochs = lookup(trace.series["epoch"], steps)
+        passed = np.ptp(epochs) if np.isfinite(epochs).all() else 0.0
+        if passed >= 1:
+            what = f"epochs from the first to the last of the {len(steps)}"
+            evidence.append(Evidence("epoch", what, float(passed), float(len(steps) - 1), "epochs"))
+    return evidence
+
+
+def _treatments(
+    trace: Trace, steps: IntArray, usual: float, outliers: bool
+) -> tuple[Treatment, ...]:
+    named = ", ".join(f"{step}" for step in steps[:3]) + (", ..." if len(steps) > 3 else "")
+    plural = "s" if len(steps) > 1 else ""
+    again = Treatment(
+        title=f"Evaluate the batch of step {steps[0]} again without training: high means the batch",
+        when="check",
+        safety="safe",
+        basis="heuristic",
+        source="what weights did to a loss passes with them, a broken batch stays broken",
+    )
+    batch = Treatment(
+        title=f"Look at the batch{'es' * bool(plural)} of step{plural} {named} and leave out"
+        " what is broken",
+        when="next",
+        safety="manual",
+        basis="heuristic",
+        source="loss and gradient of a broken batch rise at its own step",
+    )
+    bound = float(f"{CLIP * usual:.2g}")
+    clip = _number(trace, "max_grad_norm")
+    if not outliers or bound <= 0 or (clip is not None and clip <= bound):
+        return batch, again
+    now = Treatment(
+        title=f"Clip the gradient at {bound:g}, {CLIP:g} times its usual norm",
+        changes={"max_grad_norm": (clip, bound)},
+        when="now",
+        safety="risky",
+        basis="measured",
+        source=TRIED,
+    )
+    return batch, again, now
+
+
+def _sick() -> Trace:
+    loss, norm = falling_loss(), gradient_norms()
+    loss[99::50] *= 2.5
+    norm[99::50] *= 8
+    return make_trace(loss=loss, grad_norm=norm)
+
+
+RULE = rule.Rule(
+    name="bad-batch",
+    needs=("loss", "grad_norm|grad_norm_used"),
+    uses=("loss_window", "loss_kind", "lr", "batch_index", "epoch", "max_grad_norm"),
+    explains=(
+        "staircase-oscillation",
+        "loss-spike",
+        "gradient-outlier",
+        "divergence",
+        "nonfinite-gradient",
+        "nan-pulse",
+    ),
+    check=check,
+    limits=Limits(),
+    sick=_sick,
+    healthy=lambda: make_trace(loss=falling_loss(), grad_norm=gradient_norms()),
+    doc=__doc__ or "",
+)

@@ -1,0 +1,434 @@
+"""The loss makes no progress while it should.
+
+## What it finds
+Four cases that the loss and what stands beside it can prove, and one that it cannot:
+the learning rate was spent while the loss still fell, and the fall stopped there; the loss is at
+chance, the logarithm of the number of classes, or began there and was never below it; most weights
+stand still, and the loss with them; the loss is flat from the start. A flat half after a fast fall
+is a note: converged or stalled is not decidable from the loss alone.
+## Why it matters
+Each further step costs as much as one that learns.
+## What to do
+Train on ten batches until their loss is near 0: a model that cannot do that has broken labels,
+frozen or dead layers, or no rate. Compare a run with another rate. Where the rate is spent, raise
+it, and let the next schedule end with the run. Another beta2 is not proposed for a plateau.
+## When it is fine
+The loss has converged: to its noise, or to near zero. The tail of a cosine. A shelf before a late
+drop looks the same until the drop comes. Nothing learned in fewer than 100 rows is a note. A rate
+that still warms up, a log that begins in mid-run, and losses of rewards, adversaries and diffusion
+are not judged.
+## Told apart from
+`upward-drift`: the loss rises again. `learning-rate-spent`, `update-lost-to-rounding` and
+`second-moment-saturated`: why it stands still.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from optdoctor import rule
+from optdoctor.curves import Curve, Floats, curve, unmasked
+from optdoctor.findings import Abstain, Evidence, Finding, Safety, Severity, Treatment, When
+from optdoctor.store import IntArray
+from optdoctor.synthetic import falling_loss, make_trace
+from optdoctor.trace import Trace
+
+NOT_FALLING = frozenset({"reward", "adversarial", "diffusion", "unknown"})
+"""Values of loss_kind whose curve need not fall."""
+USUAL_CLASSES = (2, 3, 4, 5, 10, 20, 100, 1000)
+"""Numbers of classes whose logarithm is recognised where nobody told the number."""
+COARSE = 0.01
+"""Step of the printed loss, relative to it, beyond which flatness cannot be seen."""
+RISE = 0.1
+"""Rise over the best level, in the loss's logarithm, from which it is no plateau."""
+LEAST_BEFORE = 12
+"""Rows before the rate was spent in which the fall can be measured."""
+LEAST_FALL = 0.02
+"""Fall in the last doubling of the steps, in the loss's logarithm, that is one."""
+NEARLY_NOTHING = 0.03
+"""Share of its peak down to which a rate still moves something: the plateau begins below it."""
+LEAST_LEARNING = 100
+"""Rows below which a run that has learned nothing yet is a note."""
+NO_GAIN = 1.15
+"""Most that a run that ends at chance began above it."""
+SIGNIFICANT = 3.0
+"""Standard errors from which even a small fall is one."""
+UNSEEN = 6e-8
+"""Relative update that float32 does not see."""
+STILL = {
+    "update_unchanged": "weights with a gradient that did not move",
+    "moment2_saturated": "saturated second moments of the tensor that has most of them",
+    "update_ratio": "weights whose update float32 does not see",
+}
+"""What each channel says of weights that stand still."""
+CONVERGED = 0.025
+"""Share of the first loss below which a flat tail is a solved task."""
+
+
+def _do(title: str, when: When, source: str, safety: Safety = "manual") -> Treatment:
+    return Treatment(title=title, when=when, safety=safety, basis="heuristic", source=source)
+
+
+TEN_BATCHES = _do(
+    "Train on ten batches until their loss is near 0; if it does not get there, the model, the"
+    " labels or the rate are at fault",
+    "check",
+    "whatever can learn can learn ten batches by heart",
+)
+OTHER_RATE = _do(
+    "Run a few hundred steps with three times the rate and with a third: if the loss falls"
+    " faster, it was the rate",
+    "check",
+    "a comparison of two runs that differ in one number",
+)
+NOTHING_LEARNED = (
+    _do("Stop the run: further steps cost as much and teach nothing", "now", "the loss", "safe"),
+    _do(
+        "Restart only with labels, trainable layers and rate looked at: one of them does not act",
+        "next",
+        "the weights or the loss did not move from where they were",
+    ),
+    TEN_BATCHES,
+    OTHER_RATE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits(rule.Limits):
+    rows: int = 30
+    """Three rows in each tenth of the run."""
+    low_rate: float = 0.15
+    """Share of its peak below which a learning rate is spent."""
+    spent_share: float = 0.6
+    """Least share of the rows with a spent rate; schedules that fit their run have less."""
+    late_fall: float = 0.06
+    """Largest fall in the last half of the run, in the loss's logarithm, that is no progress."""
+    unpaid: float = 0.33
+    """Largest share of the expected further fall that came after the rate was spent; expected is
+    as much in each doubling of the steps as in the last one before."""
+    flat: float = 0.02
+    """Largest fall from the first tenth on, in the loss's logarithm, that is no learning."""
+    chance: float = 0.005
+    """Largest relative distance from the logarithm of the number of classes that is chance."""
+    still: float = 0.7
+    """Share of weights that do not move from which the run stands still."""
+    travel: float = 0.003
+    """Sum of relative updates over the last half of the run below which the weights have not
+    moved."""
+
+
+def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
+    kind = trace.facts.get("loss_kind")
+    if kind in NOT_FALLING:
+        return Abstain(f"a loss of kind {kind} need not fall")
+    shape = curve(unmasked(trace.series["loss"], trace.series.get("grad_norm")))
+    if shape is None or shape.level.size < limits.rows:
+        return Abstain(f"{shape.level.size if shape else 0} finite losses, needs {limits.rows}")
+    if _too_coarse(shape) or _rises(shape):
+        return []
+    rate = _rate(trace, shape)
+    if rate is not None and _warming_up(rate):
+        return Abstain("the learning rate still rises")
+    finding = (
+        _spent(shape, rate, limits)
+        or _at_chance(trace, shape, limits)
+        or _standing_still(trace, shape, limits)
+        or _flat(shape, limits)
+        or _tail(shape, rate, limits)
+    )
+    return [finding] if finding else []
+
+
+def _too_coarse(shape: Curve) -> bool:
+    """Whether the losses are printed with so few digits that equal ones need not be equal."""
+    middle = float(np.median(np.abs(shape.losses[shape.losses.size // 2 :])))
+    places = next((d for d in range(7) if (np.round(shape.losses, d) == shape.losses).all()), None)
+    return middle == 0 or (places is not None and 10.0**-places > COARSE * middle)
+
+
+def _smooth(shape: Curve) -> Floats:
+    return np.convolve(shape.blocks, np.ones(3) / 3, "valid")
+
+
+def _rises(shape: Curve) -> bool:
+    last = max(2, shape.blocks.size // 13)
+    return bool(np.median(shape.blocks[-last:]) - _smooth(shape).min() > RISE)
+
+
+def _fall(shape: Curve, since: int) -> tuple[float, float]:
+    """(fall, its upper bound) from the first to the last third of the blocks from `since` on."""
+    third = max((shape.blocks.size - since) // 3, 1)
+    blocks = shape.blocks[since:]
+    fall = float(np.median(blocks[:third]) - np.median(blocks[-third:]))
+    return fall, fall + 2 * shape.block_error * math.sqrt(2 / third)
+
+
+def _rate(trace: Trace, shape: Curve) -> Floats | None:
+    """[T]: the learning rate at each row of the curve."""
+    if "lr" not in trace.series or not np.isfinite(trace.series["lr"].values).all():
+        return None
+    series = trace.series["lr"]
+    rate = np.interp(shape.steps, series.steps, series.values)
+    return rate if rate.max() > 0 else None
+
+
+def _warming_up(rate: Floats) -> bool:
+    return bool(rate[-1] >= rate.max() and rate[-1] > 1.5 * rate[rate.size // 2])
+
+
+def _spent(shape: Curve, rate: Floats | None, limits: Limits) -> Finding | None:
+    """A rate spent long before the end, while the loss still fell."""
+    if rate is None:
+        return None
+    at = int(np.flatnonzero(rate >= limits.low_rate * rate.max())[-1]) + 1
+    share = (rate.size - at) / rate.size
+    if round(share, 4) < limits.spent_share or at < LEAST_BEFORE:
+        return None
+    width = max(at // 8, 2)
+    level = float(np.median(shape.level[at - 2 * width : at]))
+    before = float(np.median(shape.level[at // 2 - width : at // 2 + width])) - level
+    after = level - float(np.median(shape.blocks[-max(shape.blocks.size // 6, 2) :]))
+    if before < max(2 * shape.noise / math.sqrt(width), LEAST_FALL):
+        return None
+    came = after / (before * math.log2(rate.size / at))
+    late = _fall(shape, shape.blocks.size // 2)[1]
+    if round(late, 4) >= limits.late_fall or round(came, 3) > limits.unpaid:
+        return None
+    nothing = np.flatnonzero(rate >= NEARLY_NOTHING * rate.max())[-1] + 1  # it still falls
+    step = int(shape.steps[nothing if nothing < rate.size else at])
+    low = f"{100 * limits.low_rate:.2g} % of its peak"
+    again = f"the learning rate to {rate[at // 2]:.2g}, as at step {shape.steps[at // 2]}"
+    fit = "Restart with a schedule that ends with the run: this one was spent at {:.0f} % of it"
+    return Finding(
+        severity=Severity.WARN,
+        summary=(
+            f"Plateau: the loss has stood still since step {step}, with a learning rate below {low}"
+            f" for the last {100 * share:.0f} % of the rows"
+            f" (limit {100 * limits.spent_share:.0f} %)."
+        ),
+        steps=(step, int(shape.steps[-1])),
+        evidence=(
+            _percent("lr", f"rows at the end with a rate below {low}", share, limits.spent_share),
+            _late(late, limits.late_fall),
+            Evidence(
+                "loss",
+                "fall in these rows, as a share of what their doublings of the steps gave before",
+                came,
+                limits.unpaid,
+                "share",
+            ),
+        ),
+        treatments=(
+            _do(f"Raise {again}", "now", "a rate that is spent moves nothing", "risky"),
+            _do(fit.format(100 * at / rate.size), "next", "the same"),
+            OTHER_RATE,
+        ),
+    )
+
+
+def _at_chance(trace: Trace, shape: Curve, limits: Limits) -> Finding | None:
+    """A loss that stands at the logarithm of the number of classes, or was never below it."""
+    told, unit = trace.facts.get("num_classes"), trace.facts.get("loss_base") or "nats"
+    if unit not in ("nats", "bits"):
+        return None
+    known = (int(told),) if type(told) is int and 2 <= told < 2**53 else ()
+    half, blocks = shape.losses.size // 2, np.array_split(shape.losses, shape.blocks.size)
+    level, start = float(np.median(shape.losses[half:])), float(np.median(shape.losses[:3]))
+    lowest = float(min(np.median(block) for block in blocks))
+    late = _fall(shape, shape.blocks.size // 2)[1]
+    for classes in known or USUAL_CLASSES:
+        name = f"{'log2' if unit == 'bits' else 'ln'} {classes}"
+        chance = math.log(classes) / (math.log(2) if unit == "bits" else 1)
+        off, below = abs(level / chance - 1), 1 - lowest / chance
+        began = min(abs(float(shape.losses[0]) / chance - 1), abs(start / chance - 1))
+        if start > NO_GAIN * chance or level > NO_GAIN * chance:
+            continue
+        if round(off, 4) <= limits.chance and late < limits.flat:
+            evidence = _percent("loss", f"off {name} in the last half", off, limits.chance)
+        elif round(max(began, below), 4) <= limits.chance:
+            evidence = _percent("loss", f"below {name} at its lowest", below, limits.chance)
+        else:
+            continue
+        far = np.abs(np.log(np.maximum(shape.losses, 1e-300) / level)) > COARSE + 4 * shape.noise
+        tenth = shape.steps.size // 10  # what holds it there had to be seen first
+        first = int(shape.steps[max(tenth, min(np.flatnonzero(far).max(initial=-1) + 1, half))])
+        word = "" if known else ", the usual number it fits"
+        return Finding(
+            severity=_gravity(shape),
+            summary=(
+                f"Plateau: the loss is {level:.4g} in the last half and began at {start:.4g}, no"
+                f" better than chance among {classes:,} classes{word}: {name} = {chance:.4g}"
+                f" (limit {100 * limits.chance:.2g} %)."
+            ),
+            steps=(first, int(shape.steps[-1])),
+            evidence=(evidence,),
+            treatments=NOTHING_LEARNED,
+        )
+    return None
+
+
+def _gravity(shape: Curve) -> Severity:
+    return Severity.WARN if shape.steps.size >= LEAST_LEARNING else Severity.NOTE
+
+
+def _standing_still(trace: Trace, shape: Curve, limits: Limits) -> Finding | None:
+    """A loss without progress beside weights that do not move."""
+    late = _fall(shape, shape.blocks.size // 2)[1]
+    middle = int(shape.steps[shape.steps.size // 2])
+    last = int(shape.steps[-1])
+    for name, what in STILL.items():
+        if name not in trace.series or late >= limits.late_fall:
+            continue
+        steps, share = _share_still(trace, name)
+        moving = np.flatnonzero(np.round(share, 4) < limits.still)
+        first = int(steps[0 if not moving.size else min(moving[-1] + 1, steps.size - 1)])
+        if first > middle or (moving.size and moving[-1] == steps.size - 1):
+            continue
+        typical = float(np.median(share[steps >= first]))
+        evidence = _percent(name, f"{what}, median since then", typical, limits.still)
+        begun = max(first, int(shape.steps[0]))
+        return _still_finding((begun, last), evidence, late, limits.late_fall)
+    if "update_ratio" not in trace.series or late >= limits.flat:
+        return None
+    steps = trace.series["update_ratio"].steps
+    ratio = _mean(np.asarray(trace.series["update_ratio"].values, np.float64), trace)
+    seen = (steps >= middle) & (steps <= last) & np.isfinite(ratio)
+    travel = float(ratio[seen].mean()) * (last - middle) if seen.any() else math.inf
+    if round(travel, 5) >= limits.travel:
+        return None
+    what = "sum of the updates of the last half, relative to the weights, at most"
+    evidence = _percent("update_ratio", what, travel, limits.travel)
+    return _still_finding((middle, last), evidence, late, limits.flat)
+
+
+def _still_finding(
+    steps: tuple[int, int], evidence: Evidence, late: float, limit: float
+) -> Finding:
+    return Finding(
+        severity=Severity.WARN,
+        summary=(
+            f"Plateau: the loss fell by at most {100 * late:.2g} % in the last half of the run"
+            f" (limit {100 * limit:.2g} %) and the weights have stood still since step {steps[0]}."
+        ),
+        steps=steps,
+        evidence=(evidence, _late(late, limit)),
+        treatments=NOTHING_LEARNED,
+    )
+
+
+def _mean(values: Floats, trace: Trace) -> Floats:
+    """[T]: of [T, P], over all weights that were measured; NaN where none was."""
+    weight = np.where(np.isfinite(values), trace.num_elements, 0.0)
+    total = weight.sum(axis=1)
+    mean = np.where(weight > 0, values * weight, 0).sum(axis=1) / np.maximum(total, 1)
+    return np.where(total > 0, mean, np.nan)
+
+
+def _share_still(trace: Trace, name: str) -> tuple[IntArray, Floats]:
+    """Steps [T] and the share [T] of weights that do not move, by one channel."""
+    steps, values = trace.series[name].steps, np.asarray(trace.series[name].values, np.float64)
+    measured = np.isfinite(values)  # [T, P]
+    if name == "moment2_saturated":  # one tensor that cannot move holds up what it is part of
+        share = np.where(measured, values, 0).max(axis=1, initial=0)
+    else:
+        still = values < UNSEEN if name == "update_ratio" else values
+        share = _mean(np.where(measured, still, np.nan), trace)
+    known = np.isfinite(share) & measured.any(axis=1)
+    return steps[known], share[known]
+
+
+def _flat(shape: Curve, limits: Limits) -> Finding | None:
+    """A loss that is flat from its first row."""
+    blocks, rows = shape.blocks, shape.level.size
+    k = blocks.size
+    first = float(np.median(blocks[: max(k // 10, 1)]))
+    middle, end = blocks[int(0.4 * k) : int(0.7 * k)], blocks[-int(0.3 * k) :]
+    fall = first - min(float(np.median(middle)), float(np.median(end)))
+    error = shape.block_error * math.sqrt(10 / k + 1 / (0.3 * k))
+    early = max(
+        float(shape.level[:w].mean()) - first - 2.5 * shape.noise / math.sqrt(w)
+        for w in (3, max(rows // 100, 3), max(3 * rows // 100, 3))
+    )
+    upper = fall + 2.2 * error + max(early, 0.0)
+    if round(upper, 4) >= limits.flat:
+        return None
+    begun, tenth, last = (int(shape.steps[row]) for row in (0, rows // 10, -1))
+    spacing = int(np.median(np.diff(shape.steps)))
+    known = fall < SIGNIFICANT * error and begun <= 2 * spacing
+    return Finding(
+        severity=_gravity(shape) if known else Severity.NOTE,
+        summary=(
+            f"Plateau: the loss is flat from the start: it fell by at most {100 * upper:.2g} % from"
+            f" step {tenth} to step {last} (limit {100 * limits.flat:.2g} %)."
+        ),
+        steps=(tenth, last),
+        evidence=(_percent("loss", "fall from the first tenth on, at most", upper, limits.flat),),
+        treatments=NOTHING_LEARNED if known else (TEN_BATCHES, OTHER_RATE),
+    )
+
+
+def _tail(shape: Curve, rate: Floats | None, limits: Limits) -> Finding | None:
+    """A fast fall, then at least half of the run without progress: a note."""
+    blocks, level = shape.blocks, _smooth(shape)
+    end = float(np.median(shape.losses[-max(shape.losses.size // 6, 2) :]))
+    if end < CONVERGED * float(np.median(shape.losses[:3])):
+        return None
+    if rate is not None and np.median(rate[rate.size // 2 :]) < limits.low_rate * rate.max():
+        return None
+    last = float(np.median(blocks[-max(blocks.size // 6, 2) :]))
+    outside = np.flatnonzero(np.abs(level - last) > limits.flat / 2 + 2 * shape.block_error)
+    kink = max(int(outside[-1]) + 1 if outside.size else 0, 2)
+    late = _fall(shape, kink)[1]
+    before = float(blocks[kink // 4] - level[min(kink, level.size - 1)])
+    if kink > blocks.size // 2 or late >= limits.flat or before < RISE:
+        return None
+    since = int(shape.block_steps[kink])
+    return Finding(
+        severity=Severity.NOTE,
+        summary=(
+            f"Plateau: after a fast fall the loss is flat since step {since}, where it still fell"
+            f" by at most {100 * late:.2g} % (limit {100 * limits.flat:.2g} %): converged or"
+            " stalled, which the loss alone does not tell."
+        ),
+        steps=(since, int(shape.steps[-1])),
+        evidence=(_percent("loss", "fall since then, at most", late, limits.flat),),
+        treatments=(TEN_BATCHES, OTHER_RATE),
+    )
+
+
+def _percent(channel: str, what: str, share: float, limit: float) -> Evidence:
+    return Evidence(channel, what, 100 * share, 100 * limit, "%")
+
+
+def _late(late: float, limit: float) -> Evidence:
+    return _percent("loss", "fall in the last half, at most", late, limit)
+
+
+def _sick() -> Trace:
+    """The rate falls a hundredfold at step 121 of 400, and the loss with it stops."""
+    loss = falling_loss()
+    stop = np.arange(400) >= 120
+    loss[stop] *= loss[110:120].mean() / falling_loss(noise=0)[stop]
+    return make_trace(loss=loss, lr=np.where(stop, 1e-5, 1e-3))
+
+
+RULE = rule.Rule(
+    name="early-plateau",
+    needs=("loss",),
+    uses=(
+        "lr",
+        "grad_norm",
+        "num_classes",
+        "loss_kind",
+        "loss_base",
+        "update_unchanged",
+        "moment2_saturated",
+        "update_ratio",
+    ),
+    check=check,
+    limits=Limits(),
+    sick=_sick,
+    healthy=lambda: make_trace(loss=falling_loss(), lr=np.linspace(1e-3, 1e-5, 400)),
+    doc=__doc__ or "",
+)

@@ -1,0 +1,244 @@
+"""A gradient is NaN or infinite.
+
+## What it finds
+Watched from inside: the first update made with such a gradient, and the tensors that had it first,
+seen before a clip spreads it over all. From a log: rows whose gradient norm is NaN or infinite.
+Updates that a gradient scaler left out are not counted. Critical where no finite loss or norm
+follows, a warning where one does: the weights are whole then.
+## Why it matters
+An optimizer that takes in one NaN writes it into its moments and the weights, and a norm clip
+divides every gradient by a NaN norm: one bad element spoils all tensors in that update. The loss
+shows it one update later at the earliest.
+## What to do
+Let the loop leave such an update out: `clip_grad_norm_(.., error_if_nonfinite=True)` raises before
+the weights are touched. A clip alone is not enough. Restart from a checkpoint from before the
+first one, and look at that step: its batch, and the operation whose backward pass broke.
+## When it is fine
+A gradient scaler searches for its scale by overflowing: rows before the first finite norm, and
+later a few, are how it works. From a log up to `few` of the rows pass where finite losses or norms
+follow.
+## Told apart from
+`nan-pulse`: the loss itself. Where it was not finite in the same step, the forward pass came first.
+`loss-scale-collapse`: updates that were left out, again and again.
+`second-moment-underflow`: the gradient is finite in the step that breaks the weights.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optdoctor import rule
+from optdoctor.curves import unmasked
+from optdoctor.findings import Evidence, Finding, Severity, Treatment
+from optdoctor.store import Series
+from optdoctor.synthetic import falling_loss, gradient_norms, make_trace, small_gpt
+from optdoctor.trace import Trace
+
+COUNTS = ("grad_nonfinite_raw", "grad_nonfinite")
+"""Elements in the samples, best first: before a clip, and after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits(rule.Limits):
+    rows: int = 1
+    """One row is enough: a NaN is a fact, not a statistic."""
+    few: float = 0.05
+    """Largest share of a log's rows that pass where the losses stay finite: a scaler that doubles
+    its scale every 2,000 updates overflows once in as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What is known of the gradients that were not finite."""
+
+    first: int
+    last: int
+    evidence: tuple[Evidence, ...]
+    tensors: tuple[str, ...] = ()
+    """Those that had it first, from the end of the network."""
+    share: float = 1.0
+    """Of the rows; 1 where the update is known to have been made."""
+
+
+def check(trace: Trace, limits: Limits) -> list[Finding]:
+    norms = _from_norms(trace)
+    seen = _from_inside(trace) or norms
+    if seen is None:
+        return []
+    sound = _sound_after(trace, seen.first)
+    if sound and seen.share <= limits.few:
+        return []
+    last = max(seen.last, norms.last if norms else 0)
+    made = bool(seen.tensors)  # the update, not only the attempt
+    lost = sound is False or (sound is None and made)
+    where = f"at step {seen.first}" if last == seen.first else f"from step {seen.first} to {last}"
+    whose = f" of {seen.tensors[0]}" if made else ", of a tensor that the log does not name,"
+    if len(seen.tensors) > 1:
+        whose += f" and {len(seen.tensors) - 1} more"
+    return [
+        Finding(
+            severity=Severity.CRITICAL if lost else Severity.WARN,
+            summary=f"Gradient{whose} NaN or infinite {where}.",
+            steps=(seen.first, last),
+            tensors=seen.tensors,
+            evidence=(*seen.evidence, *_loss_beside(trace, seen.first)),
+            treatments=_treatments(seen.first, lost),
+        )
+    ]
+
+
+def _from_inside(trace: Trace) -> _Seen | None:
+    """From updates that were made: the tensors that were first, and until when samples show it."""
+    start, end = trace.steps
+    onset, last = math.inf, 0
+    names: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    for name in COUNTS[::-1]:
+        if name not in trace.series:
+            continue
+        series = trace.series[name]
+        counts = np.where(np.isfinite(series.values), np.maximum(series.values, 0), 0)  # [T, P]
+        rows = np.flatnonzero(counts.sum(axis=1) > 0)
+        if rows.size and series.steps[rows[0]] <= onset:
+            onset, row = int(series.steps[rows[0]]), counts[rows[0]]
+            names = _from_the_end(trace, row > 0)
+            what = f"of the gradient NaN or infinite at step {onset}, {_stage(name)}"
+            evidence = (Evidence(name, what, float(row.sum()), 0, "elements"),)
+        last = max([last, *series.steps[rows].tolist()])
+    if "first_nonfinite_step" in trace.series:
+        steps = np.asarray(trace.series["first_nonfinite_step"].values, np.float64)
+        steps = np.where((steps >= start) & (steps <= end), steps, np.inf)
+        by_tensor = steps.min(axis=0)  # [P]
+        if by_tensor.min(initial=np.inf) <= onset and np.isfinite(by_tensor).any():
+            onset = int(by_tensor.min())
+            at_once = by_tensor == onset
+            names = _from_the_end(trace, at_once)
+            what = f"of {by_tensor.size} had it first, at step {onset}"
+            what += f"; backward meets {names[0]} first"
+            count = Evidence("first_nonfinite_step", what, int(at_once.sum()), 0, "tensors")
+            evidence = (count, *(e for e in evidence if f"step {onset}," in e.what))
+    if not names:
+        return None
+    return _Seen(int(onset), max(int(onset), last), evidence, names)
+
+
+def _stage(name: str) -> str:
+    return "before a clip" if name == "grad_nonfinite_raw" else "as the optimizer took it"
+
+
+def _from_the_end(trace: Trace, among: NDArray[np.bool_]) -> tuple[str, ...]:
+    """Names, in the order in which the backward pass meets them."""
+    chosen = [tensor for tensor, one in zip(trace.tensors, among, strict=True) if one]
+    return tuple(tensor.name for tensor in sorted(chosen, key=lambda t: -t.order))
+
+
+def _from_norms(trace: Trace) -> _Seen | None:
+    """From logged norms, without skipped updates and those before the first finite norm."""
+    if "grad_norm" not in trace.series:
+        return None
+    norm = trace.series["grad_norm"]
+    bad = norm.bad - np.minimum(_skipped(trace, norm), norm.bad)  # [T]
+    finite = np.flatnonzero(norm.bad < norm.count)
+    if finite.size:  # a scaler that searched for its scale
+        bad = np.where(np.arange(bad.size) < finite[0], 0, bad)
+    rows = np.flatnonzero(bad > 0)
+    if not rows.size:
+        return None
+    first, last = int(norm.first_bad[rows[0]]), int(norm.last_bad[rows[-1]])
+    what = f"of {norm.rows:,} gradient norms NaN or infinite; a log does not tell of which tensor"
+    count = int(bad.sum())
+    evidence = (Evidence("grad_norm", what, count, 0, "rows"),)
+    return _Seen(first, last, evidence, share=count / norm.rows)
+
+
+def _skipped(trace: Trace, norm: Series) -> NDArray[np.int64]:
+    """[T]: skipped updates in each row of `norm`."""
+    if "step_skipped" not in trace.series:
+        return np.zeros(norm.steps.size, np.int64)
+    skipped = trace.series["step_skipped"]
+    steps = skipped.steps[skipped.values > 0]
+    before = np.searchsorted(steps, norm.starts, "left")
+    return np.asarray(np.searchsorted(steps, norm.steps, "right") - before, np.int64)
+
+
+def _sound_after(trace: Trace, step: int) -> bool | None:
+    """Whether a finite loss or norm follows, so that the weights are whole; None if no row does."""
+    loss, norm = trace.series.get("loss"), trace.series.get("grad_norm")
+    several = [unmasked(loss, norm)] if loss is not None else []
+    several += [norm] if norm is not None else []
+    later = [series.starts > step for series in several]
+    if not any(rows.any() for rows in later):
+        return None
+    finite = [series.bad < series.count for series in several]
+    return any(bool((a & b).any()) for a, b in zip(later, finite, strict=True))
+
+
+def _loss_beside(trace: Trace, step: int) -> tuple[Evidence, ...]:
+    """Whether the forward pass of that step was sound, where its loss is known."""
+    if "loss" not in trace.series:
+        return ()
+    loss = unmasked(trace.series["loss"], trace.series.get("grad_norm"))
+    rows = np.flatnonzero(loss.steps == step)
+    if not rows.size:
+        return ()
+    bad = int(loss.bad[rows[0]] > 0)
+    course = "the forward pass broke first" if bad else "the backward pass broke"
+    return (
+        Evidence("loss", f"of 1 loss of step {step} NaN or infinite: {course}", bad, 0, "rows"),
+    )
+
+
+def _treatments(since: int, lost: bool) -> tuple[Treatment, ...]:
+    guard = Treatment(
+        title="Leave such updates out: clip_grad_norm_(.., error_if_nonfinite=True) raises in time",
+        when="next" if lost else "now",
+        safety="manual",
+        basis="literature",
+        source="torch.nn.utils.clip_grad_norm_",
+    )
+    back = Treatment(
+        title=f"Go back to a checkpoint from before step {since}, where the gradient broke",
+        safety="safe",
+        basis="heuristic",
+        source="arithmetic: NaN plus anything is NaN",
+    )
+    repeat = Treatment(
+        title=f"Repeat step {since} on its batch under torch.autograd.detect_anomaly()",
+        when="check",
+        safety="manual",
+        basis="literature",
+        source="torch.autograd.detect_anomaly names the operation whose backward pass gave NaN",
+    )
+    return (back, guard, repeat) if lost else (guard, repeat)
+
+
+def _run(broken_at: int | None) -> Trace:
+    """400 updates, every tenth sampled and that one; from it on all is lost."""
+    tensors = small_gpt()
+    loss, norm = falling_loss(), gradient_norms()
+    sampled = np.arange(10, 401, 10)
+    first = np.full((sampled.size, len(tensors)), np.nan)
+    if broken_at is not None:
+        loss[broken_at:], norm[broken_at - 1 :] = np.nan, np.nan
+        first[sampled >= broken_at, :6] = broken_at
+        first[sampled > broken_at, 6:] = broken_at + 1
+    return make_trace(
+        {"loss": loss, "grad_norm": norm, "first_nonfinite_step": first},
+        tensors=tensors,
+        steps={"first_nonfinite_step": sampled},
+    )
+
+
+RULE = rule.Rule(
+    name="nonfinite-gradient",
+    needs=("first_nonfinite_step|grad_nonfinite_raw|grad_nonfinite|grad_norm",),
+    uses=("loss", "step_skipped"),
+    explains=("nan-pulse",),
+    check=check,
+    limits=Limits(),
+    sick=lambda: _run(300),
+    healthy=lambda: _run(None),
+    doc=__doc__ or "",
+)

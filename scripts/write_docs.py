@@ -1,0 +1,100 @@
+"""Writes docs/rules/ and docs/channels.md from the registry and the vocabulary: `make docs`.
+
+The pages are the docstrings of the rules and the sentences of the channels, nothing else; a test
+compares them with what this writes.
+"""
+
+import argparse
+import re
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+
+from optdoctor.channels import CHANNELS, Axis, Cost
+from optdoctor.report.explain import kind, limit_docs
+from optdoctor.rule import Rule
+from optdoctor.rules import RULES
+
+DOCS = Path(__file__).parent.parent / "docs"
+AXES = {
+    Axis.STEP: "One value a step",
+    Axis.TENSOR: "One value a tensor and sampled step",
+    Axis.RUN: "One value a run",
+}
+COSTS = {
+    Cost.FREE: "on the host already",
+    Cost.PASS: "part of the pass over the tensors, exact",
+    Cost.SAMPLED: "from at most 4096 elements a tensor",
+    Cost.COPY: "needs a copy of the weights from before the step",
+}
+GENERATED = "<!-- Written by scripts/write_docs.py: change the source, then `make docs`. -->\n\n"
+
+
+def pages() -> dict[str, str]:
+    """{path below docs/: text} of every page."""
+    rules = {f"rules/{rule.name}.md": _rule(rule) for rule in RULES}
+    return {"channels.md": _channels(), "rules/README.md": _index(RULES), **rules}
+
+
+def _rule(rule: Rule) -> str:
+    body = re.sub(r"\n+## (.*)\n", r"\n\n## \1\n\n", rule.doc.strip())
+    about = [
+        f"- a {kind(rule)} rule, {rule.stage}" + (", a counter of the fault" * rule.mechanism),
+        f"- needs {_names(rule.needs)}",
+    ]
+    about += [f"- reads where measured: {_names(rule.uses)}"] if rule.uses else []
+    about += [f"- can bring about {_names(rule.explains)}"] if rule.explains else []
+    docs = limit_docs(rule.limits)
+    limits = [
+        [f"`{field.name}`", f"{getattr(rule.limits, field.name):,}", docs[field.name]]
+        for field in fields(rule.limits)
+    ]
+    return (
+        f"{GENERATED}# {rule.name}\n\n{body}\n\n## In short\n\n"
+        + "\n".join(about)
+        + "\n\n"
+        + _table(["limit", "value", "what it means"], limits)
+    )
+
+
+def _index(rules: Iterable[Rule]) -> str:
+    rows = [[f"[{r.name}]({r.name}.md)", kind(r), r.stage, r.title] for r in rules]
+    return f"{GENERATED}# Rules\n\n" + _table(["rule", "kind", "stage", "what it finds"], rows)
+
+
+def _channels() -> str:
+    parts = [f"{GENERATED}# Channels\n"]
+    for axis, heading in AXES.items():
+        rows = [
+            [f"`{c.name}`", c.unit, COSTS[c.cost], c.doc]
+            for c in CHANNELS.values()
+            if c.axis is axis
+        ]
+        parts.append(f"## {heading}\n\n" + _table(["channel", "unit", "cost", "definition"], rows))
+    return "\n".join(parts)
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name.replace('|', '` or `')}`" for name in names)
+
+
+def _table(head: list[str], rows: Iterable[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    cells = ([" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+
+
+def main() -> None:
+    """Writes every page and removes those of rules that are gone."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    written = pages()
+    (DOCS / "rules").mkdir(exist_ok=True)
+    for path in (DOCS / "rules").glob("*.md"):
+        if f"rules/{path.name}" not in written:
+            path.unlink()
+    for name, text in written.items():
+        (DOCS / name).write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

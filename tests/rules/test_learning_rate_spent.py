@@ -1,0 +1,228 @@
+"""What the contract cannot know of `learning-rate-spent`."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optdoctor.engine import examine
+from optdoctor.findings import Finding, Severity, Status
+from optdoctor.rules.learning_rate_spent import RULE
+from optdoctor.synthetic import make_trace
+from optdoctor.trace import Trace
+
+PEAK = 1.0
+X = np.arange(1000) / 1000
+COSINE = 0.5 * (1 + np.cos(np.pi * X))
+LINE = 1 - X
+
+
+def run(rates: Any, **facts: Any) -> Trace:
+    return make_trace(lr=np.asarray(rates, float), **facts)
+
+
+def printed(rates: Any, decimals: int) -> Trace:
+    """The same, read from a log that prints so many decimals."""
+    return replace(run(np.round(rates, decimals)), reader="csv-table")
+
+
+def ending(rows: int, rate: float, of: int = 100) -> Trace:
+    """A line down to 4 % of the peak, then this rate for the last rows."""
+    return run([*np.linspace(PEAK, 0.04, of - rows), *[rate] * rows])
+
+
+def dropped_at(row: int, to: float = 0.01) -> Trace:
+    """The peak until that row of 101, then at once that rate: steps 1 to 101."""
+    return run([PEAK] * row + [to] * (101 - row))
+
+
+def cut_twice(factor: float) -> Trace:
+    return run([PEAK] * 30 + [0.25] * 30 + [0.25 / factor] * 40)
+
+
+def planned_zero(row: int) -> Trace:
+    """The first 84 of 100 planned rows, without a sudden drop; the rate is 0 from that row on."""
+    return run([*np.linspace(PEAK, 0.04, row - 2), 0.02, *[0.0] * (85 - row)], total_steps=100)
+
+
+def zero_at_last(rows: int) -> Trace:
+    """100 rows, half of them spent, the last of those at exactly 0."""
+    return run([*np.linspace(PEAK, 0.04, 50), *[0.01] * (50 - rows), *[0.0] * rows])
+
+
+BELOW = float(np.nextafter(0.03, 0))
+
+
+def glide_to(level: float) -> Trace:
+    """An exponential whose 21st last of 100 rows is at this share of the peak."""
+    rates = level ** (np.arange(100) / 79)
+    rates[79] = level
+    return run(rates)
+
+
+AT_LIMIT = {
+    "glided": (
+        lambda: glide_to(1e-4),
+        lambda: glide_to(float(np.nextafter(1e-4, 0))),
+    ),
+    "spent": (lambda: ending(50, 0.03), lambda: ending(50, BELOW)),
+    "share": (lambda: ending(20, 0.02), lambda: ending(21, 0.02)),
+    "share of the plan": (lambda: planned_zero(81), lambda: planned_zero(80)),
+    "share at exactly 0": (lambda: zero_at_last(20), lambda: zero_at_last(21)),
+    "drop": (
+        lambda: cut_twice(20.0),
+        lambda: cut_twice(float(np.nextafter(20.0, 21) * (1 + 1e-15))),
+    ),
+    "end": (lambda: dropped_at(90), lambda: dropped_at(89)),
+    "passing": (
+        lambda: run([PEAK] * 60 + [0.0] * 2, total_steps=200),
+        lambda: run([PEAK] * 60 + [0.0] * 3, total_steps=200),
+    ),
+}
+
+
+def only_finding(trace: Trace) -> Finding:
+    outcome = examine(RULE, trace)
+    assert outcome.status is Status.FOUND, outcome.reason
+    (finding,) = outcome.findings
+    return finding
+
+
+def status(trace: Trace) -> Status:
+    return examine(RULE, trace).status
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        COSINE,
+        LINE,
+        LINE**2,
+        np.minimum(X * 10, 1) * COSINE,
+        np.minimum(1, (1 - X) * 10),
+        np.tile(COSINE[::4], 4)[:-40],
+        np.repeat([1.0, 0.1, 0.01, 0.001], 250),
+        1.0 / np.sqrt(1 + np.arange(1000)),
+        np.full(1000, 1e-3),
+        np.linspace(1e-6, 1e-3, 1000),
+    ],
+    ids=[
+        "cosine",
+        "line",
+        "parabola",
+        "warm-up",
+        "stable-decay",
+        "restarts",
+        "milestones",
+        "root",
+        "constant",
+        "rise",
+    ],
+)
+def test_a_usual_schedule_is_silent(rates: Any) -> None:
+    assert status(run(rates)) is Status.CLEAR
+    assert status(run(rates, total_steps=1000)) is Status.CLEAR
+    assert status(printed(rates, 8)) is Status.CLEAR
+
+
+def test_the_documented_shares_of_usual_schedules_are_true() -> None:
+    assert np.mean(COSINE < 0.03) == pytest.approx(0.11, abs=0.005)
+    assert np.mean(LINE < 0.03) == pytest.approx(0.03, abs=0.005)
+    assert np.mean(LINE**2 < 0.03) == pytest.approx(0.17, abs=0.005)
+
+
+def test_a_schedule_that_ends_at_half_of_the_run_is_critical_once_it_is_0() -> None:
+    rates = np.maximum(1 - 2 * X, 0)
+    finding = only_finding(run(rates))
+    assert finding.severity is Severity.CRITICAL
+    assert finding.steps == (487, 1000)
+
+
+def test_a_small_rate_that_is_not_0_is_a_warning() -> None:
+    assert only_finding(run(np.maximum(1 - 2 * X, 0.01))).severity is Severity.WARN
+
+
+def test_with_a_plan_a_rate_of_0_is_told_at_once() -> None:
+    rates = np.maximum(1 - 2 * X, 0)[:505]
+    assert status(run(rates)) is Status.CLEAR
+    finding = only_finding(run(rates, total_steps=1000))
+    assert (finding.severity, finding.steps) == (Severity.CRITICAL, (487, 505))
+    assert finding.evidence[0].observed == pytest.approx(50)
+    assert status(run(rates, total_steps=600)) is Status.CLEAR
+
+
+def test_one_step_more_of_a_run_resumed_at_its_end_is_silent() -> None:
+    assert status(run([*COSINE, 0.0])) is Status.CLEAR
+
+
+def test_a_drop_in_one_row_is_found_early_in_the_run_only() -> None:
+    finding = only_finding(dropped_at(60))
+    assert finding.steps == (61, 101)
+    assert status(dropped_at(95)) is Status.CLEAR
+
+
+def test_a_rate_that_rises_again_is_not_spent() -> None:
+    assert status(run([PEAK] * 100 + [0.0] * 300 + [PEAK] * 100)) is Status.CLEAR
+
+
+def test_a_log_that_rounds_its_rates_is_not_taken_at_its_word() -> None:
+    coarse = printed(COSINE * 2e-4, 4)
+    assert not coarse.series["lr"].values[-300:].any()
+    assert status(coarse) is Status.ABSTAINED
+    assert status(printed(COSINE * 5e-4, 4)) is Status.ABSTAINED
+    assert status(printed([1e-3] * 50 + [0.0] * 50, 3)) is Status.ABSTAINED
+
+
+def test_a_log_with_enough_decimals_is_judged() -> None:
+    assert only_finding(printed(np.maximum(1 - 2 * X, 0) * 1e-3, 8)).severity is Severity.CRITICAL
+
+
+def test_rates_watched_from_inside_are_exact() -> None:
+    trace = run([1e-3] * 50 + [0.0] * 50)
+    assert only_finding(trace).severity is Severity.CRITICAL
+    assert only_finding(replace(trace, reader="run-record")).severity is Severity.CRITICAL
+
+
+def test_a_rate_that_was_always_0_has_no_peak() -> None:
+    assert status(run([0.0] * 100)) is Status.ABSTAINED
+
+
+def test_rows_without_a_rate_are_left_out() -> None:
+    rates = np.maximum(1 - 2 * X, 0)
+    rates[::3] = np.nan
+    assert only_finding(run(rates)).severity is Severity.CRITICAL
+
+
+def test_the_first_treatment_can_be_given_now_and_none_turns_a_knob() -> None:
+    treatments = only_finding(RULE.sick()).treatments
+    assert [t.when for t in treatments] == ["now", "next", "check"]
+    assert all(not t.changes for t in treatments)
+
+
+def one_cycle(phases: bool) -> np.ndarray:
+    torch = pytest.importorskip("torch")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=1.0, total_steps=400, three_phase=phases
+    )
+    rates = []
+    for _ in range(400):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if len(rates) < 400:
+            schedule.step()
+    return np.array(rates)
+
+
+@pytest.mark.parametrize("phases", [False, True])
+def test_a_one_cycle_schedule_is_silent_at_every_step(phases: bool) -> None:
+    rates = one_cycle(phases)
+    assert all(status(run(rates[:end])) is Status.CLEAR for end in range(30, 401, 10))
+    if phases:
+        assert np.mean(rates < 0.03) == pytest.approx(0.27, abs=0.005)
+
+
+def test_an_exponential_over_three_decades_is_silent_and_one_over_eight_is_not() -> None:
+    assert status(run(10 ** (-3 * X))) is Status.CLEAR
+    assert status(run(10 ** (-8 * X))) is Status.FOUND

@@ -1,0 +1,147 @@
+"""What the contract cannot know of `nonfinite-gradient`."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optdoctor.engine import diagnose, examine
+from optdoctor.findings import Finding, Severity, Status
+from optdoctor.rules.nonfinite_gradient import RULE
+from optdoctor.synthetic import make_trace
+from optdoctor.trace import TensorInfo, Trace
+
+NAN, INF = np.nan, np.inf
+THREE = tuple(TensorInfo(name, (4,), order=i) for i, name in enumerate(["embed", "block", "head"]))
+
+
+def norms(*values: float, **more: Any) -> Trace:
+    """A log of gradient norms."""
+    return make_trace(grad_norm=values, **more)
+
+
+def first_at(*steps: float, rows: int = 6, **more: Any) -> Trace:
+    """The first bad step of each of three tensors, as a sentinel tells it at each row."""
+    row = np.arange(1, rows + 1)[:, None]
+    seen = np.where(np.array(steps) <= row, np.array(steps), NAN)
+    return make_trace(first_nonfinite_step=seen, tensors=THREE, **more)
+
+
+AT_LIMIT = {
+    "few": (
+        lambda: norms(*[1.0] * 10, INF, *[1.0] * 9),
+        lambda: norms(*[1.0] * 10, INF, *[1.0] * 8),
+    ),
+}
+
+
+def only_finding(trace: Trace) -> Finding:
+    outcome = examine(RULE, trace)
+    assert outcome.status is Status.FOUND, outcome.reason
+    (finding,) = outcome.findings
+    return finding
+
+
+def status(trace: Trace) -> Status:
+    return examine(RULE, trace).status
+
+
+def test_the_first_tensor_is_named_before_a_clip_smears_it() -> None:
+    smeared = np.where(np.arange(1, 7)[:, None] >= 4, 4.0, 0.0) * np.ones((6, 3))
+    finding = only_finding(first_at(3, 3, 4, grad_nonfinite=smeared))
+    assert finding.severity is Severity.CRITICAL
+    assert finding.steps == (3, 6)
+    assert finding.tensors == ("block", "embed")
+    assert finding.evidence[0].observed == 2
+    assert "backward meets block first" in finding.evidence[0].what
+    assert "of block and 1 more" in finding.summary
+
+
+def test_samples_name_tensors_where_no_sentinel_looked() -> None:
+    raw, used = np.zeros((6, 3)), np.zeros((6, 3))
+    raw[2:, 1], used[2:] = 1, 4
+    both = make_trace(grad_nonfinite_raw=raw, grad_nonfinite=used, tensors=THREE)
+    assert only_finding(both).tensors == ("block",)
+    after = only_finding(make_trace(grad_nonfinite=used, tensors=THREE))
+    assert after.tensors == ("head", "block", "embed")
+    assert after.evidence[0].observed == 12
+
+
+def test_tensors_that_never_had_one_are_clear() -> None:
+    assert status(make_trace(grad_nonfinite=np.zeros((6, 3)), tensors=THREE)) is Status.CLEAR
+    assert status(first_at(NAN, NAN, NAN)) is Status.CLEAR
+
+
+def test_finite_losses_afterwards_show_that_the_weights_are_whole() -> None:
+    losses = [3.0, 2.9, 2.8, 2.7, 2.6, 2.5]
+    assert only_finding(first_at(3, NAN, NAN, loss=losses)).severity is Severity.WARN
+    assert only_finding(first_at(6, NAN, NAN, loss=losses)).severity is Severity.CRITICAL
+    losses[3:] = [NAN] * 3
+    assert only_finding(first_at(3, NAN, NAN, loss=losses)).severity is Severity.CRITICAL
+
+
+def test_the_forward_pass_is_blamed_where_its_loss_was_not_finite() -> None:
+    losses = [3.0, 2.9, 2.8, NAN, NAN, NAN]
+    backward = only_finding(first_at(3, NAN, NAN, loss=losses)).evidence[-1]
+    forward = only_finding(first_at(4, NAN, NAN, loss=losses)).evidence[-1]
+    assert (backward.observed, forward.observed) == (0, 1)
+    assert "backward pass broke" in backward.what
+    assert "forward pass broke" in forward.what
+
+
+def test_it_explains_a_loss_that_breaks_later() -> None:
+    losses = [3.0, 2.9, 2.8, NAN, NAN, NAN]
+    (pulse,) = diagnose(first_at(3, NAN, NAN, loss=losses)).outcomes["nan-pulse"].findings
+    assert "nonfinite-gradient" in pulse.causes.found
+
+
+def test_a_scaler_that_searches_for_its_scale_is_silent() -> None:
+    losses = np.linspace(3, 2, 100)
+    search = [INF] * 4 + [1.0] * 96
+    assert status(norms(*search, loss=losses)) is Status.CLEAR
+    search[50] = INF
+    assert status(norms(*search, loss=losses)) is Status.CLEAR
+
+
+def test_skipped_updates_are_not_counted() -> None:
+    values = [1.0, INF] * 20
+    assert only_finding(norms(*values)).severity is Severity.WARN
+    skips = np.arange(2, 41, 2)
+    every = {"step_skipped": np.ones(20)}
+    assert status(make_trace(every, grad_norm=values, steps={"step_skipped": skips})) is (
+        Status.CLEAR
+    )
+
+
+def test_a_log_does_not_name_the_tensor() -> None:
+    finding = only_finding(norms(1.0, 1.0, NAN, NAN, loss=[2.0, 1.9, 1.8, NAN]))
+    assert finding.severity is Severity.CRITICAL
+    assert finding.steps == (3, 4)
+    assert finding.tensors == ()
+    assert "a log does not tell of which tensor" in finding.evidence[0].what
+
+
+def test_a_zero_printed_for_nan_is_no_finite_loss() -> None:
+    trace = norms(1.0, 1.0, NAN, NAN, NAN, loss=[2.0, 1.9, 1.4, 0.0, 0.0])
+    assert only_finding(trace).severity is Severity.CRITICAL
+
+
+def test_norms_that_stay_bad_beside_finite_losses_are_a_warning() -> None:
+    trace = norms(3.1, 2.8, 2.8, 2.5, NAN, NAN, loss=[2.8, 2.6, 2.7, 2.8, 2.5, 2.5])
+    assert only_finding(trace).severity is Severity.WARN
+
+
+@pytest.mark.parametrize("bad", [NAN, INF])
+def test_one_row_in_a_million_is_no_alarm_and_its_end_is(bad: float) -> None:
+    values = np.ones(200_000)
+    values[123_456] = bad
+    assert status(norms(*values)) is Status.CLEAR
+    values[150_000:] = bad
+    assert only_finding(norms(*values)).steps == (123_457, 200_000)
+
+
+def test_the_guard_is_for_now_while_the_weights_are_whole() -> None:
+    whole = only_finding(first_at(3, NAN, NAN, loss=[3.0, 2.9, 2.8, 2.7, 2.6, 2.5]))
+    assert [t.when for t in whole.treatments] == ["now", "check"]
+    lost = only_finding(first_at(3, NAN, NAN))
+    assert [t.when for t in lost.treatments] == ["next", "next", "check"]

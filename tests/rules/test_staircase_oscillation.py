@@ -1,0 +1,245 @@
+"""What the contract cannot know of `staircase-oscillation`."""
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+from curve_families import FAMILIES, VIEWS, Floats
+from judging import gravity
+
+from optdoctor.engine import examine
+from optdoctor.findings import Abstain, Finding, Severity, Status
+from optdoctor.rules.staircase_oscillation import RULE
+from optdoctor.synthetic import falling_loss, gradient_norms, make_trace
+from optdoctor.trace import Event, Trace
+
+N = 600
+SEEDS = range(3)
+
+
+def sine(size: float, period: float = 50, rows: int = N) -> Floats:
+    return np.asarray(size / 2 * np.sin(2 * np.pi * np.arange(rows) / period))
+
+
+def spikes(size: float, period: int = 50, rows: int = N) -> Floats:
+    return np.where(np.arange(rows) % period == 0, size, 0.0)
+
+
+def saw(size: float, period: int = 50, rows: int = N) -> Floats:
+    """Jumps up, then falls back over the period."""
+    return np.asarray(size * (1 - np.arange(rows) % period / period) - size / 2)
+
+
+def run(wave: Floats, noise: float = 0.03, seed: int = 0, **more: object) -> Trace:
+    return make_trace(loss=falling_loss(len(wave), noise=noise, seed=seed) * np.exp(wave), **more)
+
+
+def peaks(*apart: int) -> Trace:
+    at = 100 + np.cumsum([0, *apart])
+    loss = falling_loss(at[-1] + 60)
+    loss[at] *= 2
+    return make_trace(loss=loss)
+
+
+def spiked_rate(size: float) -> Trace:
+    rate = np.where(np.arange(N) % 60 == 59, 0.1, 0.001)
+    return run(sine(size, 60), noise=0.2, lr=rate)
+
+
+def of_epochs(size: float) -> Trace:
+    """A wave as long as the epoch."""
+    return run(saw(size, 60), epoch=np.arange(N) // 60)
+
+
+@cache
+def turn(make: Callable[[float], Trace], low: float, high: float) -> tuple[Trace, Trace]:
+    """Neighbours between which the judgement changes: two sizes that differ by almost nothing."""
+    before = gravity(RULE, make(low))
+    assert before < gravity(RULE, make(high))
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if gravity(RULE, make(middle)) > before else (middle, high)
+    return make(low), make(high)
+
+
+def noisy(size: float) -> Trace:
+    return run(sine(size), noise=0.2)
+
+
+def quiet(size: float) -> Trace:
+    return run(sine(size), noise=0.002)
+
+
+AT_LIMIT = {
+    "clearness": (lambda: turn(noisy, 0.05, 0.4)[0], lambda: turn(noisy, 0.05, 0.4)[1]),
+    "known_clearness": (
+        lambda: turn(spiked_rate, 0.0, 0.4)[0],
+        lambda: turn(spiked_rate, 0.0, 0.4)[1],
+    ),
+    "amplitude": (lambda: turn(quiet, 0.02, 0.06)[0], lambda: turn(quiet, 0.02, 0.06)[1]),
+    "spacing": (lambda: peaks(85, 115, 85, 115), lambda: peaks(86, 114, 86, 114)),
+    "order_amplitude": (
+        lambda: turn(of_epochs, 0.1, 0.6)[0],
+        lambda: turn(of_epochs, 0.1, 0.6)[1],
+    ),
+}
+
+
+def only_finding(trace: Trace) -> Finding:
+    outcome = examine(RULE, trace)
+    assert outcome.status is Status.FOUND, outcome.reason
+    (finding,) = outcome.findings
+    return finding
+
+
+def is_clear(trace: Trace) -> bool:
+    return examine(RULE, trace).status is Status.CLEAR
+
+
+def told(finding: Finding, channel: str) -> list[str]:
+    return [e.what for e in finding.evidence if e.channel == channel]
+
+
+def titles(finding: Finding, when: str) -> str:
+    return "; ".join(t.title for t in finding.treatments if t.when == when)
+
+
+@pytest.mark.parametrize("wave", [sine, spikes, saw])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_wave_is_found_with_its_period(wave: Callable[..., Floats], seed: int) -> None:
+    finding = only_finding(run(wave(0.4), seed=seed))
+    assert finding.severity is Severity.WARN
+    period = finding.summary.partition("every ")[2].partition(" ")[0]
+    assert float(period) == pytest.approx(50, rel=0.01)
+    assert finding.summary.startswith("Oscillation" if wave is sine else "Staircase")
+
+
+def test_jumps_every_150_steps_are_found_and_white_noise_is_not() -> None:
+    rows = 1500
+    finding = only_finding(run(spikes(0.5, 150, rows)))
+    assert " about every 150 steps" in finding.summary
+    assert is_clear(run(np.zeros(rows)))
+
+
+def test_its_steps_go_from_the_first_jump_to_a_period_after_the_last() -> None:
+    wave = spikes(0.6)
+    wave[:200], wave[451:] = 0, 0
+    assert only_finding(run(wave)).steps == (201, 501)
+
+
+def test_periods_are_told_in_steps_not_in_rows() -> None:
+    steps = 10 * np.arange(1, N + 1)
+    loss = falling_loss(N) * np.exp(spikes(0.6))
+    finding = only_finding(make_trace(loss=loss, steps={"loss": steps}))
+    assert " about every 500 steps" in finding.summary
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("view", VIEWS)
+def test_healthy_curves_are_silent(family: str, view: str) -> None:
+    for seed in SEEDS:
+        for rows in (400, 1000):
+            loss = VIEWS[view](FAMILIES[family](rows, np.random.default_rng(seed)))
+            outcome = examine(RULE, make_trace(loss=loss))
+            assert outcome.findings == (), (rows, seed)
+
+
+def test_noise_that_hides_a_wave_is_silent() -> None:
+    assert is_clear(run(sine(0.05), noise=0.3))
+
+
+@pytest.mark.parametrize("cycle", [2, 3])
+def test_cycles_of_two_or_three_steps_are_silent(cycle: int) -> None:
+    assert is_clear(run(0.1 * (np.arange(N) % cycle == 0)))
+
+
+def test_three_periods_are_too_few() -> None:
+    assert is_clear(run(sine(0.5, 200)))
+    assert not is_clear(run(sine(0.5, 100)))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_loss_that_falls_at_each_epoch_is_silent(known: bool) -> None:
+    loss = falling_loss(N, noise=0.01) * 0.85 ** (np.arange(N) // 60)
+    more = {"epoch": np.arange(N) // 60} if known else {}
+    assert is_clear(make_trace(loss=loss, **more))
+
+
+@pytest.mark.parametrize("how", ["epoch", "batch_index", "event"])
+def test_a_jump_at_each_epoch_is_the_order_of_data(how: str) -> None:
+    rows = np.arange(N)
+    events = [Event(int(row) + 1, "epoch") for row in rows[::60]] if how == "event" else []
+    channels = {"epoch": rows // 60, "batch_index": rows % 60}
+    more = {how: channels[how]} if how in channels else {}
+    finding = only_finding(run(saw(0.6, 60), events=events, **more))
+    assert finding.severity is Severity.WARN
+    assert any("order of data" in e.what for e in finding.evidence)
+    assert "Shuffle" in titles(finding, "next")
+    assert titles(finding, "now") == ""
+
+
+def test_a_small_wave_of_the_epoch_is_a_note() -> None:
+    assert only_finding(of_epochs(0.15)).severity is Severity.NOTE
+    assert only_finding(run(saw(0.15, 60))).severity is Severity.WARN
+    other = only_finding(run(saw(0.15, 60), epoch=np.arange(N) // 85))
+    assert other.severity is Severity.WARN
+    assert "does not fit" in told(other, "epoch")[0]
+
+
+def test_a_rate_that_restarts_with_the_period_is_silent() -> None:
+    phase = np.arange(N) % 75 / 75
+    loss = falling_loss(N, noise=0.01) * np.exp(0.2 * (1 - phase))
+    assert not is_clear(make_trace(loss=loss))
+    assert is_clear(make_trace(loss=loss, lr=1e-3 * (1 + np.cos(np.pi * phase)) / 2))
+    assert not is_clear(make_trace(loss=loss, lr=np.linspace(1e-3, 1e-5, N)))
+
+
+def test_a_rate_that_leaps_far_above_its_median_is_named() -> None:
+    finding = only_finding(spiked_rate(0.4))
+    assert any("rate over its median" in what for what in told(finding, "lr"))
+    assert "schedule" in titles(finding, "next")
+
+
+@pytest.mark.parametrize("kind", ["evaluation", "checkpoint"])
+def test_events_of_the_same_period_are_told_as_company(kind: str) -> None:
+    every = [Event(step, kind) for step in range(50, N, 50)]
+    others = [Event(step, kind) for step in range(40, N, 40)]
+    assert any(kind in e.what for e in only_finding(run(spikes(0.6), events=every)).evidence)
+    assert not any(kind in e.what for e in only_finding(run(spikes(0.6), events=others)).evidence)
+
+
+def outliers(wave: Floats) -> Trace:
+    norms = gradient_norms(N) * np.where(np.arange(N) % 50 == 0, 10, 1)
+    return run(wave, grad_norm=norms, max_grad_norm=3.0)
+
+
+def test_a_clipped_norm_at_the_jumps_is_a_coincidence_not_a_cause() -> None:
+    finding = only_finding(outliers(spikes(0.6)))
+    assert any("a clip does not" in what for what in told(finding, "grad_norm"))
+    assert not any("max_grad_norm" in t.changes for t in finding.treatments)
+
+
+def test_clipping_is_offered_for_batches_that_stand_out_only() -> None:
+    assert "1.5 times the running mean" in titles(only_finding(outliers(spikes(0.6))), "now")
+    assert titles(only_finding(outliers(saw(0.6))), "now") == ""
+    assert titles(only_finding(run(spikes(0.6), grad_norm=gradient_norms(N))), "now") == ""
+
+
+def test_it_says_what_to_do_next_and_how_to_tell_causes_apart() -> None:
+    for trace in (run(spikes(0.6)), of_epochs(0.6), spiked_rate(0.4)):
+        assert titles(only_finding(trace), "next")
+        assert titles(only_finding(trace), "check")
+
+
+@pytest.mark.parametrize("kind", ["reward", "adversarial"])
+def test_losses_that_need_not_fall_are_not_judged(kind: str) -> None:
+    outcome = examine(RULE, run(spikes(0.6), loss_kind=kind))
+    assert outcome.status is Status.ABSTAINED
+    assert kind in (outcome.reason or "")
+
+
+def test_too_few_finite_losses_are_too_few() -> None:
+    loss = np.full(100, np.nan)
+    loss[::4] = 1.0
+    assert isinstance(RULE.check(make_trace(loss=loss), RULE.limits), Abstain)

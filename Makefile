@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 OLD := .venv-old
 
-.PHONY: demo test test-old lint format clean
+.PHONY: demo test test-old lint format docs clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/optdoctor demo
@@ -25,6 +25,10 @@ lint: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Pages of rules and channels, from their own sentences.
+docs: $(VENV)/.installed-dev
+	$(BIN)/python scripts/write_docs.py
 
 clean:
 	rm -rf $(VENV) $(OLD) build dist optdoctor-run .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -101,7 +101,9 @@ def trend(values: Floats, half_width: int) -> Floats:
     n, half_width = len(values), max(half_width, 1)
     anchors = np.unique(np.append(np.arange(0, n, max(2 * half_width // ANCHORS, 1)), n - 1))
     reach = np.minimum(half_width, np.minimum(anchors, n - 1 - anchors))
-    medians = [np.median(values[a - r : a + r + 1]) for a, r in zip(anchors, reach, strict=True)]
+    medians = [  # of 2r + 1 values, one of which is the median
+        np.partition(values[a - r : a + r + 1], r)[r] for a, r in zip(anchors, reach, strict=True)
+    ]
     return np.interp(np.arange(n), anchors, medians)
 
 

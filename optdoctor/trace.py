@@ -141,7 +141,10 @@ class Trace:
         """
         if name.endswith(":*"):
             several = [n for n in (*self.facts, *self.series) if n.startswith(name[:-1])]
-            return any(self.has(one) for one in several)
+            return any(self._holds(one) for one in several)
+        return self._holds(name)
+
+    def _holds(self, name: str) -> bool:
         if self.facts.get(name) is not None:
             return True
         return name in self.series and self.series[name].steps.size > 0

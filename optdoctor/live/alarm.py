@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from collections.abc import Iterator, Mapping
 from statistics import median
 
 WINDOW, MADS = 64, 8.0
@@ -50,3 +51,17 @@ class GradientAlarm:
         """What is odd about this norm, None if nothing is, or nothing new."""
         first, self._was_finite = self._was_finite, math.isfinite(norm)
         return "gradient not finite" if first and not self._was_finite else None
+
+
+class Alarms:
+    """Looks at each row of an update once."""
+
+    def __init__(self) -> None:
+        self._loss, self._gradient = LossAlarm(), GradientAlarm()
+
+    def __call__(self, values: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+        """(what is odd, the number) for each number that is."""
+        norm = values.get("grad_norm", values.get("grad_norm_used"))
+        for alarm, value in ((self._loss, values.get("loss")), (self._gradient, norm)):
+            if value is not None and (odd := alarm(value)):
+                yield odd, value

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from optdoctor.findings import Diagnosis
 from optdoctor.live import clip_tap
-from optdoctor.live.alarm import GradientAlarm, LossAlarm
+from optdoctor.live.alarm import Alarms
 from optdoctor.live.announce import announced_in
 from optdoctor.live.collector import TENSOR_CHANNELS, Collector
 from optdoctor.live.examiner import Examiner
@@ -23,7 +23,7 @@ from optdoctor.live.guard import Guard
 from optdoctor.live.journal import Journal
 from optdoctor.live.outlets import Outlets
 from optdoctor.live.rows import Row, Rows, to_host
-from optdoctor.live.schedule import FLOOR_S, YOUNG, Schedule
+from optdoctor.live.schedule import Schedule
 from optdoctor.live.sentinel import Sentinel
 from optdoctor.live.tensors import (
     facts_of,
@@ -83,7 +83,7 @@ class Run:
         self._num_events: Counter[EventKind] = Counter()
         self._metrics: set[str] = set()
         self._full = False
-        self._loss_alarm, self._gradient_alarm = LossAlarm(), GradientAlarm()
+        self._alarms = Alarms()
         self._waiting: list[Row] = []
         self._collector: Collector | None = None
         self._sentinel: Sentinel | None = None
@@ -131,16 +131,7 @@ class Run:
     @property
     def cost(self) -> str:
         """The true cost, in words."""
-        schedule = self._schedule
-        share = schedule.billed_s / max(self._elapsed, 1e-9)
-        steps = max(self.step - self._first_step + 1, 1)
-        per_step, idle = schedule.billed_s / steps * 1e6, schedule.idle_s / steps * 1e6
-        return (
-            f"{share * 100:.2g} % of training time, {per_step:.0f} us a step, {idle:.0f} of them"
-            f" between samples (budget {schedule.overhead * 100:.2g} % once the run is"
-            f" {YOUNG} steps old, or {FLOOR_S * 1e6:.0f} us for samples), {schedule.samples} steps"
-            f" sampled"
-        )
+        return self._schedule.account(self.step - self._first_step + 1, self._elapsed)
 
     @property
     def _idle(self) -> bool:
@@ -424,11 +415,8 @@ class Run:
         waiting, self._waiting = self._waiting, []
         for step, values in to_host(waiting):
             self._outlets.row(step, self.journal.row(step, values))
-            if "loss" in values and (odd := self._loss_alarm(values["loss"])):
-                self._sound(step, odd, values["loss"])
-            norm = values.get("grad_norm", values.get("grad_norm_used"))
-            if norm is not None and (odd := self._gradient_alarm(norm)):
-                self._sound(step, odd, norm)
+            for odd, value in self._alarms(values):
+                self._sound(step, odd, value)
         self._notice_lost_record()
 
     def _sound(self, step: int, odd: str, value: float) -> None:

@@ -47,6 +47,17 @@ class Schedule:
         """Whether the update last asked for is sampled."""
         return self.samples > 0 and self._last == self._age
 
+    def account(self, steps: int, elapsed_s: float) -> str:
+        """What `steps` updates in that time have cost, in words."""
+        share, steps = self.billed_s / max(elapsed_s, 1e-9), max(steps, 1)
+        per_step, idle = self.billed_s / steps * 1e6, self.idle_s / steps * 1e6
+        return (
+            f"{share * 100:.2g} % of training time, {per_step:.0f} us a step, {idle:.0f} of them"
+            f" between samples (budget {self.overhead * 100:.2g} % once the run is"
+            f" {YOUNG} steps old, or {FLOOR_S * 1e6:.0f} us for samples), {self.samples} steps"
+            f" sampled"
+        )
+
     def add(self, seconds: float, *, idle: bool) -> None:
         """Bills time."""
         if idle:

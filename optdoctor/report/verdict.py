@@ -36,7 +36,11 @@ def sentences(
 
 def _lowered(finding: Finding, trace: Trace) -> str:
     text = worded(finding.summary, trace)
-    return text[0].lower() + text[1:] if text.startswith(("The ", "A ", "About ", "At ", "In ")) else text
+    return (
+        text[0].lower() + text[1:]
+        if text.startswith(("The ", "A ", "About ", "At ", "In "))
+        else text
+    )
 
 
 def _without_illness(diagnosis: Diagnosis, trace: Trace) -> str:

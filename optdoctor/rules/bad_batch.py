@@ -26,7 +26,6 @@ A learning rate that jumps for one update: the rise comes one step after it, and
 `staircase-oscillation`: the wave that batches which come again draw in the loss.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +40,8 @@ from optdoctor.trace import Trace
 
 WINDOW, HISTORY, NEAR = 64, 32, 5
 """Rows before a row that say what is usual there, the fewest that do, and the nearest of them."""
+BLOCK = 4096
+"""Rows that are looked at in one array operation."""
 FLOOR = {"loss": 0.05, "norm": 0.1}
 """Least standard deviation in log2: rows of a smooth curve are no spikes for a small step."""
 SOFT = 0.05
@@ -174,25 +175,36 @@ def _against_usual(series: Series, soft: float, kind: str) -> _Rise:
     """
     known = np.isfinite(series.high) & (series.high + soft > 0)
     level = np.log2(np.asarray(series.high[known], np.float64) + soft)
+    change = np.diff(level)
     middle, base, spread = (np.full(len(level), np.nan) for _ in range(3))
-    for width, first, stop in _windows(len(level)):
-        rows = np.lib.stride_tricks.sliding_window_view(level[first - width : stop - 1], width)
-        change = np.diff(rows, axis=1)
-        change -= np.median(change, axis=1, keepdims=True)
-        spread[first:stop] = np.median(np.abs(change), axis=1) / np.sqrt(2)
-        middle[first:stop] = np.median(rows, axis=1)
-        base[first:stop] = np.maximum(middle[first:stop], np.median(rows[:, -NEAR:], axis=1))
+    for first in range(HISTORY, len(level), BLOCK):
+        rows = np.arange(first, min(first + BLOCK, len(level)))
+        changes = _before(change, rows - 1, WINDOW - 1)
+        changes = np.abs(changes - _medians(changes, rows - 1)[:, None])
+        spread[rows] = _medians(changes, rows - 1) / np.sqrt(2)
+        middle[rows] = _medians(_before(level, rows, WINDOW), rows)
+        base[rows] = np.maximum(middle[rows], _medians(_before(level, rows, NEAR), rows))
     rise = np.round(level - base, 9)
     score = np.round(rise / np.maximum(1.4826 * spread, FLOOR[kind]), 9)
     return _Rise(series.high_step[known], level, middle, base, rise, score)
 
 
-def _windows(n: int) -> Iterator[tuple[int, int, int]]:
-    """(width, first row, row after the last) of rows that are judged by as many rows before."""
-    for row in range(HISTORY, min(WINDOW, n)):
-        yield row, row, row + 1
-    for first in range(WINDOW, n, 4096):
-        yield WINDOW, first, min(first + 4096, n)
+def _before(values: Floats, rows: IntArray, width: int) -> Floats:
+    """[n, width]: the values before each of n consecutive rows; infinite before the first."""
+    first, stop = int(rows[0]) - width, int(rows[-1])
+    missing = np.full(max(-first, 0), np.inf)
+    known = np.concatenate((missing, values[max(first, 0) : stop]))
+    return np.lib.stride_tricks.sliding_window_view(known, width)
+
+
+def _medians(windows: Floats, known: IntArray) -> Floats:
+    """[n]: median of each window [width], of which at most `known` values are not infinite.
+
+    Each is sorted whole: processors do that faster than numpy's `median` finds the middle.
+    """
+    count, each = np.minimum(known, windows.shape[1]), np.arange(len(windows))
+    ordered = np.sort(windows, axis=1)
+    return np.asarray((ordered[each, (count - 1) // 2] + ordered[each, count // 2]) / 2)
 
 
 def _tops(both: Floats, limit: float) -> list[int]:

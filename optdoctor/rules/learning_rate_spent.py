@@ -1,10 +1,10 @@
 """The learning rate has fallen to nearly nothing while training goes on.
 
 ## What it finds
-A rate that lies under `spent` of its peak, or under `glided` while it still falls smoothly, from
-some step to the last row, after the peak, where that stretch is more than `share` of the steps; or
-where the rate fell there by more than `drop` in one row before `end` of the run; or where it is
-exactly 0 with more than `share` of the planned steps still to come. The planned steps are the fact
+A rate that lies under `spent` of its peak from some step to the last row, after the peak, where
+that stretch is more than `share` of the steps; or where the rate fell there by more than `drop` in
+one row before `end` of the run; or where it is exactly 0 with more than `share` of the planned
+steps still to come. The peak is what a tenth of the rows reach. The planned steps are the fact
 `total_steps`, else the steps seen. Critical where the rate is exactly 0 for more than `share` of
 the run: the weights cannot move any more.
 ## Why it matters
@@ -17,7 +17,9 @@ or steps once more in the loop, and ends early by that factor.
 ## When it is fine
 A cosine or line that ends at 0 with the run spends 11 % or 3 % of the steps there. Warm-up: the
 peak is still to come. Warm restarts rise again. Milestones that each cut the rate at least to its
-half and at most by `drop` were chosen, and so was a plateau scheduler: there the loss came first.
+half and at most by `drop`, and a rate that still glides down, were chosen, and so was a plateau
+scheduler: they are found only where the rate is under `chosen` of its peak for more than `share` of
+the steps.
 ## Told apart from
 A log that prints rates with few decimals: what it shows as 0 may be half of the last decimal more;
 where that decides, the rule abstains.
@@ -40,6 +42,8 @@ EXACT = ("", "run-record")
 """Readers of traces whose numbers are those of the run: watched live, or recorded by the doctor."""
 MOST_DECIMALS = 12
 """Decimals beyond which a printed rate counts as exact."""
+HELD = 0.1
+"""Share of the rows that must reach a rate for it to be the peak."""
 CUT = 2.0
 """Least factor of a milestone: schedules that fall at every step fall by less."""
 
@@ -52,9 +56,9 @@ class Limits(rule.Limits):
     """Rows in which a schedule can be seen."""
     spent: float = 0.03
     """Share of the peak under which a rate that has come to rest counts as spent."""
-    glided: float = 1e-4
-    """The same for a rate that still falls by less than half in a row, as an exponential or the
-    third phase of a one-cycle schedule does: it spends 27 % of the steps under 3 %."""
+    chosen: float = 1e-3
+    """The same for a rate that came down by milestones or still falls smoothly, as an exponential
+    or the third phase of a one-cycle schedule does: that spends 27 % of the steps under 3 %."""
     share: float = 0.20
     """Largest share of the steps that a run may spend there: a cosine to 0 spends 0.11, a line
     0.03, a parabola 0.17."""
@@ -117,9 +121,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     if not rates.size or rates.max() <= 0:
         return Abstain("no learning rate above 0, so no peak to compare with")
     quantum = 0.0 if trace.reader in EXACT else _quantum(rates)
-    stretch = _stretch(steps, rates, quantum, limits.spent, limits)
-    if stretch is not None and _glides(stretch):
-        stretch = _stretch(steps, rates, quantum, limits.glided, limits)
+    stretch = _stretch(steps, rates, quantum, limits)
     if stretch is None:
         return []
     if quantum / 2 >= stretch.bound:
@@ -150,24 +152,20 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     ]
 
 
-def _stretch(
-    steps: IntArray, rates: Floats, quantum: float, level: float, limits: Limits
-) -> _Stretch | None:
-    """The rows at the end under `level` of the peak, if the peak and enough rows are there."""
-    peak = float(rates.max())
-    bound = level * peak
+def _stretch(steps: IntArray, rates: Floats, quantum: float, limits: Limits) -> _Stretch | None:
+    """The rows at the end that are all under the limit, if the peak and enough rows are there."""
+    peak = _peak(rates)
+    bound = limits.spent * peak
     first = int(np.flatnonzero(rates >= bound)[-1]) + 1
     if rates.size - first <= limits.passing:
         return None
     return _Stretch(steps, rates, first, peak, bound, quantum / 2 < bound / 10)
 
 
-def _glides(stretch: _Stretch) -> bool:
-    """Whether the rate goes on to fall, to less than half, and never by much in one row."""
-    rates = stretch.rates[stretch.first - 1 :]
-    falls = rates[:-1] - rates[1:]
-    smooth = (CUT * rates[1:] > rates[:-1]) | (falls < stretch.bound / 10)
-    return bool(0 < CUT * rates[-1] < rates[1] and rates[-1] < rates[-2] and smooth.all())
+def _peak(rates: Floats) -> float:
+    """The rate that a tenth of the rows reach: a few rows above it are an accident, not a plan."""
+    held = float(np.quantile(rates, 1 - HELD, method="lower"))
+    return held if held > 0 else float(rates.max())
 
 
 def _quantum(rates: Floats) -> float:
@@ -190,7 +188,7 @@ def _reasons(stretch: _Stretch, planned: int, limits: Limits) -> list[Evidence]:
     """Why the stretch is no ordinary end of a run; empty if it is one."""
     first, since = int(stretch.steps[0]), stretch.since
     reasons = []
-    if stretch.share > limits.share and not _by_milestones(stretch, limits):
+    if stretch.share > limits.share and not _is_chosen(stretch, limits):
         level = stretch.bound / stretch.peak * 100
         what = f"of the steps with a rate under {level:g} % of its peak"
         reasons.append(Evidence("lr", what, stretch.share * 100, limits.share * 100, "%"))
@@ -203,9 +201,26 @@ def _reasons(stretch: _Stretch, planned: int, limits: Limits) -> list[Evidence]:
     return reasons
 
 
+def _is_chosen(stretch: _Stretch, limits: Limits) -> bool:
+    """Whether the rate came down by plan, and does not stand at next to nothing for long."""
+    deep = int(np.flatnonzero(stretch.rates >= limits.chosen * stretch.peak)[-1]) + 1
+    seen = stretch.last - int(stretch.steps[0]) + 1
+    lost = stretch.last - int(stretch.steps[deep]) + 1 if deep < stretch.rates.size else 0
+    return lost <= limits.share * seen and (_glides(stretch) or _by_milestones(stretch, limits))
+
+
+def _glides(stretch: _Stretch) -> bool:
+    """Whether the rate goes on to fall, to less than half, and never by much in one row."""
+    rates = stretch.rates[stretch.first - 1 :]
+    falls = rates[:-1] - rates[1:]
+    smooth = (CUT * rates[1:] > rates[:-1]) | (falls < stretch.bound / 10)
+    return bool(0 < CUT * rates[-1] < rates[1] and rates[-1] < rates[-2] and smooth.all())
+
+
 def _by_milestones(stretch: _Stretch, limits: Limits) -> bool:
     """Whether the rate came down from its peak in cuts of `CUT` to `drop` with rests between."""
-    way = stretch.rates[int(np.flatnonzero(stretch.rates == stretch.peak)[-1]) : stretch.first + 1]
+    at_peak = np.flatnonzero(stretch.rates[: stretch.first] >= stretch.peak)
+    way = stretch.rates[int(at_peak[-1]) : stretch.first + 1]
     falls = way[1:] < way[:-1]
     before, after = way[:-1][falls], way[1:][falls]
     return bool(((before >= CUT * after) & ~(before > limits.drop * after)).all())

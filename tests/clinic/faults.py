@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 import torch
-from tasks import BYTES, Batch
+from networks import BYTES
+from tasks import Batch
 from torch import Tensor, nn
 from trainings import Schedule, Spoil
 

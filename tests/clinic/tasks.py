@@ -10,12 +10,11 @@ from pydoc_data.topics import topics
 from typing import Any
 
 import torch
+from networks import BYTES, Gpt, Recurrent, convolutions, layers, mlp_of_bytes
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 Batch = tuple[Tensor, Tensor]
-BYTES = 128
-"""The texts are ASCII."""
 HELD_OUT = 256
 """Examples of each evaluation."""
 
@@ -48,7 +47,7 @@ def text(
     torch.manual_seed(seed)
     corpus = _texts()
     train, other = corpus[:length], corpus[400_000:]
-    net = {"mlp": _mlp_of_bytes, "gpt": Gpt, "gru": Recurrent, "lstm": Recurrent}[model]
+    net = {"mlp": mlp_of_bytes, "gpt": Gpt, "gru": Recurrent, "lstm": Recurrent}[model]
     options = {"kind": model} if net is Recurrent else {}
     every = model != "mlp"
 
@@ -91,7 +90,7 @@ def digits(
     if order == "sorted":
         by_class = torch.argsort(train[1], stable=True)
         train = train[0][by_class], train[1][by_class]
-    made = _convolutions(dropout) if model == "cnn" else _layers(64, width, 10, dropout=dropout)
+    made = convolutions(dropout) if model == "cnn" else layers(64, width, 10, dropout=dropout)
     held_out = inputs[-HELD_OUT:], target[-HELD_OUT:]
     return Task(made, _epochs(train, batch, seed, shuffle=order != "sorted"), held_out)
 
@@ -100,7 +99,7 @@ def pixels(seed: int, *, batch: int = 64, width: int = 16) -> Task:
     """An autoencoder of the digits."""
     task = digits(seed, batch=batch)
     torch.manual_seed(seed)
-    model = nn.Sequential(_layers(64, 64, width), nn.ReLU(), _layers(width, 64, 64))
+    model = nn.Sequential(layers(64, 64, width), nn.ReLU(), layers(width, 64, 64))
 
     def of_itself(i: int) -> Batch:
         inputs, _ = task.batch(i)
@@ -122,7 +121,7 @@ def tumours(seed: int, *, batch: int = 32, rare: int | None = None) -> Task:
         train = inputs[kept[:, 0]], target[kept[:, 0]]
     held_out = inputs[400:], target[400:, None]
     draw = _epochs((train[0], train[1][:, None]), batch, seed)
-    return Task(_layers(inputs.shape[1], 32, 1), draw, held_out, F.binary_cross_entropy_with_logits)
+    return Task(layers(inputs.shape[1], 32, 1), draw, held_out, F.binary_cross_entropy_with_logits)
 
 
 def diabetes(
@@ -136,7 +135,7 @@ def diabetes(
     inputs, target = _mixed(inputs, target, seed)
     draw = _epochs((inputs[:examples], target[:examples]), batch, seed)
     held_out = inputs[342:], target[342:]
-    return Task(_layers(inputs.shape[1], width, 1), draw, held_out, F.mse_loss)
+    return Task(layers(inputs.shape[1], width, 1), draw, held_out, F.mse_loss)
 
 
 def waves(seed: int, *, batch: int = 64, noise: float = 0.1, width: int = 64) -> Task:
@@ -174,92 +173,6 @@ def line(seed: int, *, batch: int = 32) -> Task:
         model=nn.Linear(4, 1),
         batch=lambda i: straight(task.batch(i)),
         held_out=straight(task.held_out),
-    )
-
-
-class Gpt(nn.Module):
-    """Two blocks of causal attention."""
-
-    def __init__(self, context: int, width: int = 32, heads: int = 2) -> None:
-        super().__init__()
-        self.tokens, self.places = nn.Embedding(BYTES, width), nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(_Block(width, heads) for _ in range(2))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, BYTES)
-
-    def forward(self, words: Tensor) -> Tensor:
-        x = self.tokens(words) + self.places.weight
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
-
-
-class _Block(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows, length, width = x.shape
-        parts = self.qkv(self.norm1(x)).view(rows, length, 3, self.heads, -1)
-        query, key, value = parts.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(rows, length, width))
-        return x + self.mlp(self.norm2(x))
-
-
-class Recurrent(nn.Module):
-    """One recurrent layer."""
-
-    def __init__(self, context: int, kind: str = "gru", width: int = 64) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(BYTES, 32)
-        self.cells = (nn.GRU if kind == "gru" else nn.LSTM)(32, width, batch_first=True)
-        self.head = nn.Linear(width, BYTES)
-
-    def forward(self, words: Tensor) -> Tensor:
-        return self.head(self.cells(self.tokens(words))[0])
-
-
-def _mlp_of_bytes(context: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Embedding(BYTES, 16),
-        nn.Flatten(),
-        nn.Linear(16 * context, 96),
-        nn.LayerNorm(96),
-        nn.ReLU(),
-        nn.Linear(96, BYTES),
-    )
-
-
-def _layers(inputs: int, width: int, outputs: int, *, dropout: float = 0.0) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Linear(inputs, width),
-        nn.ReLU(),
-        *([nn.Dropout(dropout)] if dropout else []),
-        nn.Linear(width, width),
-        nn.ReLU(),
-        nn.Linear(width, outputs),
-    )
-
-
-def _convolutions(dropout: float) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Unflatten(1, (1, 8, 8)),
-        nn.Conv2d(1, 8, 3, padding=1),
-        nn.BatchNorm2d(8),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(8, 16, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        *([nn.Dropout(dropout)] if dropout else []),
-        nn.Linear(64, 10),
     )
 
 

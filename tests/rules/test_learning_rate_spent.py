@@ -27,9 +27,14 @@ def printed(rates: Any, decimals: int) -> Trace:
     return replace(run(np.round(rates, decimals)), reader="csv-table")
 
 
+def line(rows: int) -> list[float]:
+    """The peak, held for a while, and a line down to 4 % of it."""
+    return [PEAK] * 20 + list(np.linspace(PEAK, 0.04, rows - 20))
+
+
 def ending(rows: int, rate: float, of: int = 100) -> Trace:
     """A line down to 4 % of the peak, then this rate for the last rows."""
-    return run([*np.linspace(PEAK, 0.04, of - rows), *[rate] * rows])
+    return run([*line(of - rows), *[rate] * rows])
 
 
 def dropped_at(row: int, to: float = 0.01) -> Trace:
@@ -43,29 +48,35 @@ def cut_twice(factor: float) -> Trace:
 
 def planned_zero(row: int) -> Trace:
     """The first 84 of 100 planned rows, without a sudden drop; the rate is 0 from that row on."""
-    return run([*np.linspace(PEAK, 0.04, row - 2), 0.02, *[0.0] * (85 - row)], total_steps=100)
+    return run([*line(row - 2), 0.02, *[0.0] * (85 - row)], total_steps=100)
 
 
 def zero_at_last(rows: int) -> Trace:
     """100 rows, half of them spent, the last of those at exactly 0."""
-    return run([*np.linspace(PEAK, 0.04, 50), *[0.01] * (50 - rows), *[0.0] * rows])
+    return run([*line(50), *[0.01] * (50 - rows), *[0.0] * rows])
 
 
 BELOW = float(np.nextafter(0.03, 0))
 
 
-def glide_to(level: float) -> Trace:
-    """An exponential whose 21st last of 100 rows is at this share of the peak."""
-    rates = level ** (np.arange(100) / 79)
-    rates[79] = level
+def cut_to(rate: float) -> Trace:
+    """Milestones, the last of them after half of the run."""
+    return run([PEAK] * 30 + [0.1] * 10 + [0.01] * 10 + [rate] * 50)
+
+
+def glide_to(rows: int) -> Trace:
+    """An exponential that is under a thousandth of the peak in this many of 100 rows."""
+    rates = np.array([PEAK] * 20 + [1e-3 ** (i / (79 - rows)) for i in range(80)])
+    rates[99 - rows] = 1e-3
     return run(rates)
 
 
 AT_LIMIT = {
-    "glided": (
-        lambda: glide_to(1e-4),
-        lambda: glide_to(float(np.nextafter(1e-4, 0))),
+    "chosen": (
+        lambda: cut_to(1e-3),
+        lambda: cut_to(float(np.nextafter(1e-3, 0))),
     ),
+    "share of a chosen rate": (lambda: glide_to(20), lambda: glide_to(21)),
     "spent": (lambda: ending(50, 0.03), lambda: ending(50, BELOW)),
     "share": (lambda: ending(20, 0.02), lambda: ending(21, 0.02)),
     "share of the plan": (lambda: planned_zero(81), lambda: planned_zero(80)),
@@ -136,7 +147,7 @@ def test_a_schedule_that_ends_at_half_of_the_run_is_critical_once_it_is_0() -> N
     rates = np.maximum(1 - 2 * X, 0)
     finding = only_finding(run(rates))
     assert finding.severity is Severity.CRITICAL
-    assert finding.steps == (487, 1000)
+    assert finding.steps == (490, 1000)
 
 
 def test_a_small_rate_that_is_not_0_is_a_warning() -> None:
@@ -147,7 +158,7 @@ def test_with_a_plan_a_rate_of_0_is_told_at_once() -> None:
     rates = np.maximum(1 - 2 * X, 0)[:505]
     assert status(run(rates)) is Status.CLEAR
     finding = only_finding(run(rates, total_steps=1000))
-    assert (finding.severity, finding.steps) == (Severity.CRITICAL, (487, 505))
+    assert (finding.severity, finding.steps) == (Severity.CRITICAL, (488, 505))
     assert finding.evidence[0].observed == pytest.approx(50)
     assert status(run(rates, total_steps=600)) is Status.CLEAR
 
@@ -226,3 +237,16 @@ def test_a_one_cycle_schedule_is_silent_at_every_step(phases: bool) -> None:
 def test_an_exponential_over_three_decades_is_silent_and_one_over_eight_is_not() -> None:
     assert status(run(10 ** (-3 * X))) is Status.CLEAR
     assert status(run(10 ** (-8 * X))) is Status.FOUND
+
+
+def test_a_few_rows_above_the_plan_are_no_peak() -> None:
+    """A scheduler that is broken for eight rows leaves a rate behind that is not spent."""
+    assert status(run([100 * PEAK] * 8 + [PEAK] * 192)) is Status.CLEAR
+    assert status(run([100 * PEAK] * 80 + [PEAK] * 120)) is Status.FOUND
+
+
+def test_milestones_that_leave_next_to_nothing_are_found() -> None:
+    assert status(run([PEAK] * 50 + [0.1] * 25 + [0.01] * 25)) is Status.CLEAR
+    assert status(run([PEAK] * 12 + [0.1] * 4 + [0.01] * 4 + [1e-3] * 4 + [1e-4] * 76)) is (
+        Status.FOUND
+    )

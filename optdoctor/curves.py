@@ -1,6 +1,7 @@
 """Pure functions on series: what several rules and reports ask of a curve."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,7 @@ ANCHORS = 8
 """Points per window at which a running median is computed; between them it is interpolated."""
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(NamedTuple):
     """A curve of n finite rows on a log scale, in K blocks, with the noise of its own rows.
 
     After the statistics of Theil (differences against trends) and block medians; the constants
@@ -104,13 +104,12 @@ def trend(values: Floats, half_width: int) -> Floats:
     medians = [  # of 2r + 1 values, one of which is the median
         np.partition(values[a - r : a + r + 1], r)[r] for a, r in zip(anchors, reach, strict=True)
     ]
-    return np.interp(np.arange(n), anchors, medians)
+    return np.asarray(np.interp(np.arange(n), anchors, medians), np.float64)
 
 
-def residual(values: Floats, half_width: int, bound: float = 4.0) -> Floats:
-    """[n]: deviation from `trend` over its own running spread, cut at +-`bound`."""
-    left = values - trend(values, half_width)
-    spread = 1.4826 * trend(np.abs(left), max(len(values) // 10, 2))
+def standardised(left: Floats, bound: float = 4.0) -> Floats:
+    """[n]: deviations from a trend over their own running spread, cut at +-`bound`."""
+    spread = 1.4826 * trend(np.abs(left), max(len(left) // 10, 2))
     overall = 1.4826 * float(np.median(np.abs(left)))
     return np.clip(left / np.maximum(np.maximum(spread, 0.35 * overall), 1e-9), -bound, bound)
 

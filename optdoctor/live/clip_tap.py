@@ -6,6 +6,7 @@ public names are wrapped besides, for releases without it and for `error_if_nonf
 raises before. Accelerate (hence the Trainer) and Lightning call the public name.
 """
 
+import threading
 import weakref
 from collections.abc import Callable
 from functools import wraps
@@ -34,6 +35,8 @@ class Tap(Protocol):
 
 
 _TAPS: "weakref.WeakSet[Tap]" = weakref.WeakSet()
+_WITHIN = threading.local()
+"""Of this thread: whether a clip is at work, which calls the others by their names."""
 _INNER: dict[tuple[ModuleType, str], tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
@@ -63,14 +66,18 @@ def _tapped(inner: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(inner)
     def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
         taps = list(_TAPS)
-        if not taps:
+        if not taps or getattr(_WITHIN, "clip", False):
             return inner(parameters, *args, **kwargs)
         several = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         # torch warns of an empty generator, so a generator it must stay.
         given = (p for p in several) if isinstance(parameters, GeneratorType) else several
         for tap in taps:
             tap.before_clip(several)
-        result = inner(given, *args, **kwargs)
+        _WITHIN.clip = True
+        try:
+            result = inner(given, *args, **kwargs)
+        finally:
+            _WITHIN.clip = False
         for tap in taps:
             tap.after_clip(several)
         return result

@@ -4,6 +4,7 @@ One pass for norms, in float32, in which a tensor's norm is not finite as soon a
 not. What is seen belongs to an update only once the update is made: a loop may leave it out.
 """
 
+import math
 import weakref
 from collections.abc import Iterable, Mapping
 
@@ -29,7 +30,10 @@ class Sentinel:
         """Norms before a clip, on their devices, of the update being made."""
         self._at: dict[int, Sight] = {}
         self._first: dict[torch.device, Tensor] = {}
-        self._devices = [p.device for p in tracked.parameters]
+        """[P] float64 on each device but the host: the first bad step, 0 for never."""
+        self._first_here: dict[int, int] = {}
+        """The same of tensors on the host."""
+        self._indices: dict[tuple[int, ...], Tensor] = {}
         if earlier is not None:
             self._inherit(earlier)
 
@@ -78,9 +82,12 @@ class Sentinel:
         if not norms:
             return {}
         squares: list[Tensor] = []
-        for device, several in self._by_device(norms).items():
-            index, values = several
-            self._mark(device, index, values, step)
+        for device, several in _by_device(norms).items():
+            values = torch.stack([norms[i] for i in several])
+            if device.type == "cpu":
+                self._mark_here(several, values, step)
+            else:
+                self._mark(device, several, values, step)
             squares.append(values.double().square().sum())
         home = squares[0].device
         norm = torch.stack([s.to(home, non_blocking=True) for s in squares]).sum().sqrt()
@@ -92,6 +99,8 @@ class Sentinel:
         Waits for the device.
         """
         row = np.full(len(self._parameters), np.nan, np.float32)
+        for i, step in self._first_here.items():
+            row[i] = step
         for first in self._first.values():
             values = first.cpu().numpy()
             row = np.where(values > 0, values, row)
@@ -104,8 +113,10 @@ class Sentinel:
         known = {id(p): row[i] for i, p in enumerate(earlier._parameters)}
         for i, parameter in enumerate(self._parameters):
             step = known.get(id(parameter), np.nan)
-            if np.isfinite(step):
-                self._steps_on(self._devices[i])[i] = float(step)
+            if np.isfinite(step) and parameter.device.type == "cpu":
+                self._first_here[i] = int(step)
+            elif np.isfinite(step):
+                self._steps_on(parameter.device)[i] = float(step)
 
     def _sight(self, position: int) -> Sight | None:
         grad = self._parameters[position].grad
@@ -123,31 +134,32 @@ class Sentinel:
             norms |= zip(several, torch._foreach_norm(chosen, 2, dtype=torch.float32), strict=True)
         return [norms[k] for k in range(len(grads))]
 
-    def _by_device(self, norms: Mapping[int, Tensor]) -> dict[torch.device, tuple[Tensor, Tensor]]:
-        """{device: (positions [n], norms [n])}."""
-        grouped: dict[torch.device, list[int]] = {}
-        for i, norm in norms.items():
-            grouped.setdefault(norm.device, []).append(i)
-        return {
-            device: (
-                torch.tensor(several).to(device, non_blocking=True),
-                torch.stack([norms[i] for i in several]),
-            )
-            for device, several in grouped.items()
-        }
+    def _mark_here(self, positions: list[int], norms: Tensor, step: int) -> None:
+        for i, norm in zip(positions, norms.tolist(), strict=True):
+            if not math.isfinite(norm):
+                self._first_here.setdefault(i, step)
 
-    def _mark(self, device: torch.device, index: Tensor, norms: Tensor, step: int) -> None:
-        first = self._steps_on(device)
+    def _mark(self, device: torch.device, positions: list[int], norms: Tensor, step: int) -> None:
+        first, key = self._steps_on(device), tuple(positions)
+        if key not in self._indices:
+            self._indices = {key: torch.tensor(positions).to(device, non_blocking=True)}
+        index = self._indices[key]
         known = first[index]
         fresh = (known == 0) & ~torch.isfinite(norms)
         first[index] = torch.where(fresh, float(step), known)
 
     def _steps_on(self, device: torch.device) -> Tensor:
-        """[P] float64 on `device`: the first bad step, 0 for never."""
         if device not in self._first:
             zeros = torch.zeros(len(self._parameters), dtype=torch.float64, device=device)
             self._first[device] = zeros
         return self._first[device]
+
+
+def _by_device(norms: Mapping[int, Tensor]) -> dict[torch.device, list[int]]:
+    grouped: dict[torch.device, list[int]] = {}
+    for i, norm in norms.items():
+        grouped.setdefault(norm.device, []).append(i)
+    return grouped
 
 
 def _elements(grad: Tensor | None) -> Tensor:

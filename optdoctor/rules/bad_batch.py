@@ -3,9 +3,9 @@
 ## What it finds
 Rows at which both the loss and the gradient norm stand more than `deviations` robust standard
 deviations above the 64 rows before (of their log2, from the differences of neighbours), with a loss
-that comes back at once, at the next row or after a file of up to 16 bad batches. The loss alone or
-the norm alone never counts. Where such rows come again, the evidence says whether at a constant
-distance, and names the batch where the run records it.
+that rises and comes back at once, at the next row or after a file of up to 16 bad batches. The loss
+alone or the norm alone never counts. Where such rows come again, the evidence says whether at a
+constant distance, and names the batch where the run records it.
 ## Why it matters
 The loss of a broken batch is its own: it rises at the very step whose gradient it makes. What it
 does to the weights shows one step later: little with Adam, whose steps are bounded, and with plain
@@ -18,6 +18,7 @@ by class make them: there it does harm, and shuffling is what helps.
 ## When it is fine
 A hard example in a small batch: a single row below a doubling is a note and never an alarm. Losses
 that are means over several steps, and rows many steps apart, cannot be judged, and are not.
+A loss that swings up over several rows, as at the edge of stability, is no batch's.
 ## Told apart from
 `divergence`: the loss stays up; this rule does not count such a rise, and where it sees no other it
 says that it cannot tell.
@@ -27,6 +28,7 @@ A learning rate that jumps for one update: the rise comes one step after it, and
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +51,13 @@ SOFT = 0.05
 AROUND, LONGEST, FAR = 3, 16, 4
 """Rows before and after a rise that it is measured against; the rows that it lasts at most, as a
 broken file feeds several batches; and the steps between rows beyond which none is one batch's."""
+BEGINS = 0.7
+"""Share of its height in log2 that the first row of a rise reaches from below the rest of it:
+batches of a file are alike, and the row before them is none of theirs."""
 RISEN = 0.3
 """log2 of the loss above its best level beyond which spikes are those of a run that is lost."""
+SPACED = 4
+"""Rises from which their distances tell whether they are constant."""
 SPACING = 0.15
 """Variation of the distances between spikes, over their mean, below which they are constant."""
 JUMP = 1.5
@@ -66,6 +73,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Limits(rule.Limits):
+    """The numbers that this rule judges by."""
+
     rows: int = HISTORY + AROUND + 1
     """What is usual, one row above it, and the rows that show it was a single one."""
     deviations: float = 6.0
@@ -77,8 +86,7 @@ class Limits(rule.Limits):
     """Most rows of such batches, none of them above `blip`, that are no alarm."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Rise:
+class _Rise(NamedTuple):
     """A series against what is usual: log2 level [n], and what `_above_usual` tells of it."""
 
     steps: IntArray  # [n] where it was highest
@@ -113,6 +121,8 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
             f"loss and norm rose together at step {loss.steps[lasting[0]]} and the loss stayed up:"
             " batch, order of data and learning rate look alike there"
         )
+    if not single and (broken := int(loss_series.bad.sum())):
+        return Abstain(f"losses not finite, {broken} of them: how high they rose is not known")
     if not single:
         return []
     found = np.array(single)  # [spikes, 2]
@@ -236,8 +246,12 @@ def _parted(tops: list[int], loss: _Rise) -> tuple[list[tuple[int, int]], list[i
         after = level[last + 1 : last + 1 + AROUND]
         if last - first < LONGEST and len(after) < AROUND:
             continue
-        # A loss that the weights must win back fades: it crosses the half in small steps.
+        # A loss that the weights must win back fades: it crosses the half in small steps. One that
+        # grows over rows is the run's own swing, as at the edge of stability.
         at_once = last - first < LONGEST and after[0] < (calm + level[last]) / 2
+        usual = float(loss.middle[top])
+        before, begin = (level[first - 1 : first + 1] - usual) / (level[top] - usual)
+        at_once &= bool(before <= 1 - BEGINS and begin >= BEGINS)
         if at_once and np.median(after) < half:
             single.append((first, last))
         else:
@@ -265,7 +279,7 @@ def _recurrence(steps: IntArray, rows: int, trace: Trace, limits: Limits) -> lis
     if len(steps) <= 1:
         return evidence if rows > 1 else []
     distances = np.diff(steps).astype(np.float64)
-    if len(steps) > limits.few:
+    if len(steps) >= SPACED:
         variation = float(distances.std() / distances.mean())
         constant = variation < SPACING
         usual = f"{np.median(distances):.4g}"

@@ -96,6 +96,8 @@ NOTHING_LEARNED = (
 
 @dataclass(frozen=True, slots=True)
 class Limits(rule.Limits):
+    """The numbers that this rule judges by."""
+
     rows: int = 30
     """Three rows in each tenth of the run."""
     low_rate: float = 0.15
@@ -157,11 +159,14 @@ def _rises(shape: Curve) -> bool:
 
 
 def _fall(shape: Curve, since: int) -> tuple[float, float]:
-    """(fall, its upper bound) from the first to the last third of the blocks from `since` on."""
+    """(fall, its upper bound) from the first to the last third of the blocks from `since` on.
+
+    The bound is rounded, so that what is printed was judged.
+    """
     third = max((shape.blocks.size - since) // 3, 1)
     blocks = shape.blocks[since:]
     fall = float(np.median(blocks[:third]) - np.median(blocks[-third:]))
-    return fall, fall + 2 * shape.block_error * math.sqrt(2 / third)
+    return fall, round(fall + 2 * shape.block_error * math.sqrt(2 / third), 4)
 
 
 def _rate(trace: Trace, shape: Curve) -> Floats | None:
@@ -193,7 +198,7 @@ def _spent(shape: Curve, rate: Floats | None, limits: Limits) -> Finding | None:
         return None
     came = after / (before * math.log2(rate.size / at))
     late = _fall(shape, shape.blocks.size // 2)[1]
-    if round(late, 4) >= limits.late_fall or round(came, 3) > limits.unpaid:
+    if late >= limits.late_fall or round(came, 3) > limits.unpaid:
         return None
     nothing = np.flatnonzero(rate >= NEARLY_NOTHING * rate.max())[-1] + 1  # it still falls
     step = int(shape.steps[nothing if nothing < rate.size else at])
@@ -377,7 +382,8 @@ def _tail(shape: Curve, rate: Floats | None, limits: Limits) -> Finding | None:
     if rate is not None and np.median(rate[rate.size // 2 :]) < limits.low_rate * rate.max():
         return None
     last = float(np.median(blocks[-max(blocks.size // 6, 2) :]))
-    outside = np.flatnonzero(np.abs(level - last) > limits.flat / 2 + 2 * shape.block_error)
+    away = np.round(np.abs(level - last) - 2 * shape.block_error, 4)
+    outside = np.flatnonzero(away > limits.flat / 2)
     kink = max(int(outside[-1]) + 1 if outside.size else 0, 2)
     late = _fall(shape, kink)[1]
     before = float(blocks[kink // 4] - level[min(kink, level.size - 1)])

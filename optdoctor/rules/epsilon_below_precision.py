@@ -37,6 +37,8 @@ TRIED = "2 of 2 small unfused float16 runs recovered: tests/clinic/test_underflo
 
 @dataclass(frozen=True, slots=True)
 class Limits(rule.Limits):
+    """The numbers that this rule judges by."""
+
     rows: int = 0
     """Static: decided before step 1."""
     emergency_eps: float = 1e-4

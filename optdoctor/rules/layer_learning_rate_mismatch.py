@@ -24,6 +24,7 @@ whatever its rate.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Limits(rule.Limits):
+    """The numbers that this rule judges by."""
+
     rows: int = 16
     """As many samples as it must last."""
     rate_factor: float = 5.0
@@ -63,8 +66,7 @@ class Limits(rule.Limits):
     """Fewest samples in a row, the newest included, that it lasts."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Odd:
+class _Odd(NamedTuple):
     """Tensors that stand out in one channel."""
 
     channel: str

@@ -28,6 +28,7 @@ where that decides, the rule abstains.
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Limits(rule.Limits):
+    """The numbers that this rule judges by."""
+
     rows: int = 30
     """Rows in which a schedule can be seen."""
     spent: float = 0.03
@@ -70,8 +73,7 @@ class Limits(rule.Limits):
     """Most rows of the stretch that pass: a run that is resumed at its end makes one step more."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretch:
+class _Stretch(NamedTuple):
     """The rows at the end whose rate is spent."""
 
     steps: IntArray  # [T] of all rows

@@ -43,6 +43,8 @@ OPEN = "the last row is one, and what follows is not known yet"
 
 @dataclass(frozen=True, slots=True)
 class Limits(rule.Limits):
+    """The numbers that this rule judges by."""
+
     rows: int = 1
     """One row is enough: a NaN is a fact, not a statistic."""
     healthy: int = 0

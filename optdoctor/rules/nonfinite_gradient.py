@@ -25,6 +25,7 @@ follow.
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,8 @@ COUNTS = ("grad_nonfinite_raw", "grad_nonfinite")
 
 @dataclass(frozen=True, slots=True)
 class Limits(rule.Limits):
+    """The numbers that this rule judges by."""
+
     rows: int = 1
     """One row is enough: a NaN is a fact, not a statistic."""
     few: float = 0.05
@@ -49,8 +52,7 @@ class Limits(rule.Limits):
     its scale every 2,000 updates overflows once in as many."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(NamedTuple):
     """What is known of the gradients that were not finite."""
 
     first: int

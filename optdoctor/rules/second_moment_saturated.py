@@ -45,6 +45,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Limits(rule.Limits):
+    """The numbers that this rule judges by."""
+
     rows: int = 3
     """As many samples as have to agree."""
     healthy: float = 0.0

@@ -49,6 +49,8 @@ TRIED = "4 of 4 small float16 runs recovered: tests/clinic/test_underflow_traini
 
 @dataclass(frozen=True, slots=True)
 class Limits(rule.Limits):
+    """The numbers that this rule judges by."""
+
     rows: int = 2
     """Two samples: one alone can be a flicker, and the run may break in the second."""
     share: float = 0.002

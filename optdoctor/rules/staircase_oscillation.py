@@ -27,11 +27,12 @@ of the epoch's length; below `order_amplitude` that is a note.
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from optdoctor import rule
-from optdoctor.curves import Curve, Floats, autocorrelation, curve, residual, trend, unmasked
+from optdoctor.curves import Curve, Floats, autocorrelation, curve, standardised, trend, unmasked
 from optdoctor.findings import Abstain, Evidence, Finding, Safety, Severity, Treatment, When
 from optdoctor.store import IntArray, Series
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace
@@ -91,6 +92,8 @@ COMPARE = _do(
 
 @dataclass(frozen=True, slots=True)
 class Limits(rule.Limits):
+    """The numbers that this rule judges by."""
+
     rows: int = 40
     """Four periods of at least four rows, with the first tenth left out, and room for a trend."""
     clearness: float = 5.0
@@ -107,8 +110,7 @@ class Limits(rule.Limits):
     differ by that much where nothing is wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wave:
+class Wave(NamedTuple):
     """What comes back, in rows of the curve."""
 
     period: float
@@ -128,7 +130,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     if shape is None or shape.level.size < limits.rows:
         return Abstain(f"{shape.level.size if shape else 0} finite losses, needs {limits.rows}")
     rows, rate = shape.level.size, _rate(trace, shape)
-    height = residual(shape.level, max(rows // 24, 2), np.inf)
+    height = standardised(shape.level - trend(shape.level, max(rows // 24, 2)), np.inf)
     deviation = shape.level - trend(shape.level, rows // 8)
     raised = _raised(rate, limits) if rate is not None else None
     wave = _comb_wave(shape, height, deviation, limits, raised)
@@ -170,7 +172,7 @@ def _comb_wave(
     skip = n // 10
     known = round(float(np.median(np.diff(raised)))) if raised is not None else 0
     best, lag, power, told = 0.0, 0, np.zeros(1), 0.0
-    for values in (np.clip(height, -4, 4), residual(shape.level, max(n // 8, 2))):
+    for values in (np.clip(height, -4, 4), standardised(deviation)):
         here, comb, error = _comb(values[skip:])
         told = max(told, float((comb / error)[max(known - 3, 2) : known].max(initial=0.0)))
         clear = np.where(comb >= COMB, comb / error, 0.0)[LEAST_PERIOD - 2 :]
@@ -298,8 +300,9 @@ def _raised(rate: Floats, limits: Limits) -> IntArray | None:
     high = rate > RATE_SPIKE * np.median(rate)
     rows = np.flatnonzero(high[1:] & ~high[:-1]) + 1
     apart = np.diff(rows)
-    even = rows.size >= CYCLES and apart.std() < limits.spacing * apart.mean()
-    return rows if even else None
+    if rows.size < CYCLES or round(float(apart.std() / apart.mean()), 3) >= limits.spacing:
+        return None
+    return rows
 
 
 def _restarts(rate: Floats, wave: Wave) -> bool:

@@ -52,6 +52,8 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Limits(rule.Limits):
+    """The numbers that this rule judges by."""
+
     rows: int = 3
     """As many samples as have to agree."""
     share: float = 0.70

@@ -29,6 +29,7 @@ jump at a resume. A `large` rise is told in each of these cases.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -56,6 +57,8 @@ A_RESUME = "a resume that restores everything goes on at the level it left"
 
 @dataclass(frozen=True, slots=True)
 class Limits(rule.Limits):
+    """The numbers that this rule judges by."""
+
     rows: int = 20
     """Rows, and so blocks: fewer give no level with an error."""
     rise: float = 0.04
@@ -80,8 +83,7 @@ class Limits(rule.Limits):
     """Share of the progress lost above which the run is lost: critical."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rise:
+class Rise(NamedTuple):
     """From the best level of a curve to its end. Figures are rounded: judged as printed."""
 
     best: int  # block: the middle one of the lowest three

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from optdoctor.engine import examine
 from optdoctor.findings import Finding, Severity, Status
+from optdoctor.rules import bad_batch
 from optdoctor.rules.bad_batch import RULE
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace
 from optdoctor.trace import Recorder, Trace, Vitals
@@ -97,7 +98,28 @@ def test_zeros_that_stand_for_nan_are_no_return() -> None:
     loss, norm = level(), np.ones(200)
     loss[100], norm[100] = 20, 64
     loss[101:], norm[101:] = 0, np.nan
-    assert examine(RULE, make_trace(loss=loss, grad_norm=norm)).status is Status.CLEAR
+    assert examine(RULE, make_trace(loss=loss, grad_norm=norm)).status is Status.ABSTAINED
+
+
+def test_how_high_a_loss_rose_that_is_not_finite_is_not_known() -> None:
+    loss, norm = level(), np.ones(200)
+    loss[100] = norm[100] = np.nan
+    outcome = examine(RULE, make_trace(loss=loss, grad_norm=norm))
+    assert (outcome.status, outcome.reason) == (
+        Status.ABSTAINED,
+        "losses not finite, 1 of them: how high they rose is not known",
+    )
+
+
+def test_a_swing_that_grows_over_rows_is_no_batchs() -> None:
+    """At the edge of stability loss and gradient rise together for some rows, and fall back."""
+    swing, file = level(), level()
+    swing[100:105] = [4, 8, 20, 8, 4]
+    file[100:105] = 20
+    norm = np.ones(200)
+    norm[100:105] = 64
+    assert examine(RULE, make_trace(loss=file, grad_norm=norm)).status is Status.FOUND
+    assert examine(RULE, make_trace(loss=swing, grad_norm=norm)).findings == ()
 
 
 def test_a_norm_that_was_not_measured_at_the_step_of_the_loss_is_not_its_batchs() -> None:
@@ -263,6 +285,26 @@ def test_clipping_is_not_offered_where_a_rise_lasts_or_clips_already() -> None:
     loss, norm = (np.asarray(trace.series[n].values).copy() for n in ("loss", "grad_norm"))
     loss[150:], norm[150] = 20, 64
     assert knobs(make_trace(loss=loss, grad_norm=norm)) == []
+
+
+@pytest.mark.parametrize("rows", [10, 32, 33, 64, 65, 150])
+def test_what_is_usual_is_that_of_the_obvious_calculation(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bad_batch, "BLOCK", 40)
+    trace = make_trace(loss=falling_loss(rows, noise=0.2))
+    found = bad_batch._against_usual(trace.series["loss"], 0.1, "loss")
+    levels = np.log2(trace.series["loss"].values + 0.1)
+    for row, level in enumerate(levels):
+        before = levels[max(row - 64, 0) : row]
+        if row < 32:
+            assert np.isnan(found.score[row])
+            continue
+        change = np.diff(before)
+        spread = 1.4826 * np.median(np.abs(change - np.median(change))) / np.sqrt(2)
+        rise = level - max(np.median(before), np.median(before[-5:]))
+        assert found.middle[row] == pytest.approx(np.median(before))
+        assert found.score[row] == pytest.approx(rise / max(spread, 0.05), abs=1e-8)
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])

@@ -75,6 +75,48 @@ def off_chance(size: float) -> Trace:
     return make_trace(loss=math.log(10) * (1 + size + 0.8 * np.exp(-20 * T) * (T > 0.01)))
 
 
+def with_gaps(loss: Floats) -> Trace:
+    """30 finite losses among 60 rows, which is just enough."""
+    return make_trace(loss=np.insert(loss, np.arange(30), np.nan))
+
+
+def at_chance(off: float = 0.0, swing: float = 0.0) -> Trace:
+    """Down to chance among ten within a few rows, and by `off` of it beside; blocks swing."""
+    beside = off + 0.05 * np.exp(-200 * T) + swing * (-1.0) ** (np.arange(N) // 10)
+    return make_trace(loss=math.log(10) * (1 + beside))
+
+
+def restless_chance(swing: float) -> Trace:
+    return at_chance(swing=swing)
+
+
+def slow_beside_still_weights(size: float) -> Trace:
+    return beside(4.0 * np.exp(-size * T), update_unchanged=sampled(0.9))
+
+
+def tail(fall: float = 0.0, swing: float = 0.0) -> Floats:
+    """Flat after a fast fall, but for a fall over the last half and blocks that swing."""
+    late = fall * np.maximum(T - 0.5, 0) + swing * (-1.0) ** (np.arange(N) // 10)
+    return TAIL * np.exp(-late)
+
+
+def falling_beside_updates(fall: float) -> Trace:
+    return beside(tail(fall), update_ratio=sampled(0.0029 / 199))
+
+
+def restless_tail(swing: float) -> Trace:
+    return make_trace(loss=tail(swing=swing))
+
+
+def tail_with_rate(low: float) -> Trace:
+    return make_trace(loss=TAIL, lr=np.where(T < 0.45, 1.0, low))
+
+
+def shelf(height: float) -> Trace:
+    """A fast fall onto a shelf that ends with block 20 of 40."""
+    return make_trace(loss=TAIL * np.exp(height * (np.arange(N) < 210)))
+
+
 @cache
 def turn(make: Callable[[float], Trace], low: float, high: float) -> tuple[Trace, Trace]:
     """Neighbours between which the judgement changes, from `low` clear to `high` graver."""
@@ -93,6 +135,35 @@ AT_LIMIT = {
     "unpaid": (lambda: turn(unpaid, 1.0, 0.01)[0], lambda: turn(unpaid, 1.0, 0.01)[1]),
     "flat": (lambda: turn(drifting, 0.1, 0.001)[0], lambda: turn(drifting, 0.1, 0.001)[1]),
     "chance": (lambda: turn(off_chance, 0.02, 0.0)[0], lambda: turn(off_chance, 0.02, 0.0)[1]),
+    "finite rows": (
+        lambda: with_gaps(falling_loss(30)),
+        lambda: with_gaps(flat(noise=0.001, rows=30)),
+    ),
+    "chance in the last half": (
+        lambda: turn(at_chance, 0.02, 0.0)[0],
+        lambda: turn(at_chance, 0.02, 0.0)[1],
+    ),
+    "late fall at chance": (
+        lambda: turn(restless_chance, 0.1, 0.0)[0],
+        lambda: turn(restless_chance, 0.1, 0.0)[1],
+    ),
+    "late fall beside still weights": (
+        lambda: turn(slow_beside_still_weights, 0.5, 0.06)[0],
+        lambda: turn(slow_beside_still_weights, 0.5, 0.06)[1],
+    ),
+    "late fall beside updates": (
+        lambda: turn(falling_beside_updates, 0.5, 0.0)[0],
+        lambda: turn(falling_beside_updates, 0.5, 0.0)[1],
+    ),
+    "rate in a tail": (
+        lambda: tail_with_rate(np.nextafter(0.15, 0)),
+        lambda: tail_with_rate(0.15),
+    ),
+    "shelf": (lambda: turn(shelf, 0.1, 0.001)[0], lambda: turn(shelf, 0.1, 0.001)[1]),
+    "late fall of a tail": (
+        lambda: turn(restless_tail, 0.1, 0.0)[0],
+        lambda: turn(restless_tail, 0.1, 0.0)[1],
+    ),
     "still": (
         lambda: beside(SLOW, update_unchanged=sampled(0.6998)),
         lambda: beside(SLOW, update_unchanged=sampled(0.7)),

@@ -8,6 +8,7 @@ import pytest
 from curve_families import FAMILIES, VIEWS, Floats
 from judging import gravity
 
+from optdoctor.curves import trend
 from optdoctor.engine import examine
 from optdoctor.findings import Abstain, Finding, Severity, Status
 from optdoctor.rules.staircase_oscillation import RULE
@@ -71,6 +72,25 @@ def quiet(size: float) -> Trace:
     return run(sine(size), noise=0.002)
 
 
+def uneven_rate(near: int, far: int) -> Trace:
+    """A weak wave beside a rate that leaps at these distances in turn."""
+    at = 80 + np.cumsum([0, near, far, near, far])
+    return run(sine(0.25, 100), noise=0.2, lr=np.where(np.isin(np.arange(N), at), 0.1, 0.001))
+
+
+def low_peaks(size: float) -> Trace:
+    """Jumps at distances that no period fits."""
+    at = 100 + np.cumsum([0, 86, 114, 86, 114])
+    return run(np.where(np.isin(np.arange(N), at), size, 0.0), noise=0.001)
+
+
+def with_gaps(wave: Floats) -> Trace:
+    """40 finite losses among 80 rows, which is just enough."""
+    loss = np.full(80, np.nan)
+    loss[::2] = falling_loss(40, noise=0.001) * np.exp(wave)
+    return make_trace(loss=loss)
+
+
 AT_LIMIT = {
     "clearness": (lambda: turn(noisy, 0.05, 0.4)[0], lambda: turn(noisy, 0.05, 0.4)[1]),
     "known_clearness": (
@@ -79,6 +99,12 @@ AT_LIMIT = {
     ),
     "amplitude": (lambda: turn(quiet, 0.02, 0.06)[0], lambda: turn(quiet, 0.02, 0.06)[1]),
     "spacing": (lambda: peaks(85, 115, 85, 115), lambda: peaks(86, 114, 86, 114)),
+    "spacing of the rate": (lambda: uneven_rate(85, 115), lambda: uneven_rate(86, 114)),
+    "amplitude of jumps": (
+        lambda: turn(low_peaks, 0.02, 0.06)[0],
+        lambda: turn(low_peaks, 0.02, 0.06)[1],
+    ),
+    "finite rows": (lambda: with_gaps(np.zeros(40)), lambda: with_gaps(spikes(0.5, 5, 40))),
     "order_amplitude": (
         lambda: turn(of_epochs, 0.1, 0.6)[0],
         lambda: turn(of_epochs, 0.1, 0.6)[1],
@@ -103,6 +129,13 @@ def told(finding: Finding, channel: str) -> list[str]:
 
 def titles(finding: Finding, when: str) -> str:
     return "; ".join(t.title for t in finding.treatments if t.when == when)
+
+
+def test_a_trend_is_the_median_of_the_rows_around() -> None:
+    values = np.random.default_rng(0).standard_normal(20)
+    reach = [min(4, row, 19 - row) for row in range(20)]
+    around = [np.median(values[i - r : i + r + 1]) for i, r in enumerate(reach)]
+    assert trend(values, 4).tolist() == around
 
 
 @pytest.mark.parametrize("wave", [sine, spikes, saw])

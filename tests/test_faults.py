@@ -537,3 +537,27 @@ def test_updates_that_are_skipped_without_end_are_counted_and_a_hundred_told() -
     doctor.close()
     assert events(doctor).count("step-skipped") == live_run.MAX_EVENTS
     assert len(rows(doctor, "step_skipped")) == 150
+
+
+def test_a_compiled_step_is_watched_and_not_traced(tmp_path: Path) -> None:
+    """Traced, hooks and clip would be compiled again and again, and fail in the compiler."""
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    torch._dynamo.reset()
+
+    @torch.compile(backend="eager")
+    def step() -> None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        optimizer.step()
+
+    doctor = quiet(model, optimizer, tmp_path)
+    for batch in batches(12):
+        optimizer.zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()
+        step()
+        doctor.log(loss=loss)
+    doctor.close()
+    trace = doctor.runs[0].trace
+    assert [event.text for event in trace.events if event.kind == "doctor-failed"] == []
+    assert trace.series["grad_norm"].rows == trace.series["update_rms"].rows == 12

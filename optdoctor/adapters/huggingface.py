@@ -72,6 +72,12 @@ class OptDoctorCallback(Attendant, TrainerCallback):
             self._micro.add(loss)
 
     @inert
+    def _break_off(self, trainer: Trainer) -> None:
+        """The training raises, or is interrupted: the Trainer tells no callback of it."""
+        if any(callback is self for callback in trainer.callback_handler.callbacks):
+            self._end()
+
+    @inert
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -173,7 +179,12 @@ def _training_step(self: Trainer, *args: Any, **kwargs: Any) -> Any:
     A callback has no reference to its Trainer. What `training_step` returns is what the Trainer
     adds up for its log: seen in transformers 4.46.3 and 5.24.
     """
-    loss = _inner(self, *args, **kwargs)
+    try:
+        loss = _inner(self, *args, **kwargs)
+    except BaseException:
+        for callback in list(_LISTENING):
+            callback._break_off(self)
+        raise
     for callback in list(_LISTENING):
         callback._hear(self, loss)
     return loss

@@ -58,8 +58,9 @@ class Attendant:
         self.failure: Exception | None = None
         """What switched the doctor off, if anything did."""
         self._out, self._scaler, self._first_step = out, scaler, first_step
+        named = (sinks,) if isinstance(sinks, str) else tuple(sinks)
         self._options = Options(
-            overhead=overhead, interval=interval, sinks=tuple(sinks), treat=tuple(treat)
+            overhead=overhead, interval=interval, sinks=named, treat=tuple(treat)
         )
         # What is wrong with the arguments must be said here, not at the first step.
         check(overhead=overhead, interval=interval, treat=self._options["treat"])
@@ -67,6 +68,10 @@ class Attendant:
         settings.load()
         for name in self._options["sinks"]:
             make(name, Place(Path(out or "optdoctor-run")))  # writes nothing yet
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, as for another process, has no doctor: it belongs to this training."""
+        return self.__dict__ | {"doctor": None}
 
     def _end(self) -> None:
         if self.doctor is not None:

@@ -155,6 +155,12 @@ class OptDoctorCallback(Attendant, _Callback):
             for run in self.doctor.runs:
                 run.event("checkpoint", f"global_step={trainer.global_step}")
 
+    @property
+    def state_key(self) -> str:
+        """Its place in the checkpoint: two doctors of one Trainer write into two folders."""
+        name = type(self).__qualname__
+        return name if self._out is None else f"{name}{{'out': {str(self._out)!r}}}"
+
     def state_dict(self) -> dict[str, Any]:
         """How far the record is, for the checkpoint: ints only."""
         with suppress(Exception):

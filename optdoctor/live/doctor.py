@@ -17,7 +17,7 @@ from optdoctor import settings as settings_file
 from optdoctor.channels import Axis, channel, is_channel
 from optdoctor.findings import SEVERITIES, Diagnosis, Verdict
 from optdoctor.live.run import Run
-from optdoctor.live.scaler import check_scaler, count_skips
+from optdoctor.live.scaler import beware, check_scaler, count_skips
 from optdoctor.live.schedule import Schedule
 from optdoctor.optimizers import innermost
 from optdoctor.sinks import Place, make
@@ -36,9 +36,9 @@ class Doctor:
     A context manager: leaving it closes the doctor, and lets an exception of the training pass.
     """
 
-    def __init__(self, runs: Sequence[Run], undo: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, runs: Sequence[Run], undoing: Sequence[Callable[[], None]] = ()) -> None:
         self.runs = tuple(runs)
-        self._undo, self._process = undo, os.getpid()
+        self._undoing, self._process = undoing, os.getpid()
         _OPEN.add(self)
         for run in self.runs:
             run.keeper = self  # a doctor that nobody holds lives as long as the optimizer's hooks
@@ -87,7 +87,8 @@ class Doctor:
         """
         if os.getpid() != self._process:
             return self.diagnosis
-        self._undo()
+        for undo in self._undoing:
+            undo()
         _OPEN.discard(self)
         atexit.unregister(self._at_exit)
         for run in self.runs:
@@ -178,7 +179,8 @@ def start(
     several = [innermost(one) for one in given]
     settings = settings_file.load()
     folder = Path(out) if out is not None and _is_first_rank() else None
-    names = tuple(dict.fromkeys([*sinks, *writers])) if _is_first_rank() else ()
+    named = [sinks] if isinstance(sinks, str) else sinks
+    names = tuple(dict.fromkeys([*named, *writers])) if _is_first_rank() else ()
     for name in names:  # what cannot be had is refused before anything is changed
         make(name, Place(folder, writer=writers.get(name)))
     _relieve(several, folder)
@@ -202,7 +204,10 @@ def start(
                 first_step=first_step,
             )
         )
-    return Doctor(runs, count_skips(scaler, runs) if scaler is not None else lambda: None)
+    undoing = [beware(runs)]
+    if scaler is not None:
+        undoing.append(count_skips(scaler, runs))
+    return Doctor(runs, undoing)
 
 
 def _relieve(optimizers: Sequence[Any], folder: Path | None) -> None:

@@ -36,6 +36,7 @@ from optdoctor.live.tensors import (
     trained,
     weights_nonfinite,
 )
+from optdoctor.live.untraced import untraced
 from optdoctor.log import MAX_METRICS
 from optdoctor.optimizers import innermost, probe_of
 from optdoctor.readers.run_record import FINDINGS, json_rows
@@ -107,8 +108,8 @@ class Run:
             if not lazy(model, self.optimizer):
                 self._begin()
             self._handles = [
-                self.optimizer.register_step_pre_hook(self._before_step),
-                self.optimizer.register_step_post_hook(self._after_step),
+                self.optimizer.register_step_pre_hook(untraced(self._before_step)),
+                self.optimizer.register_step_post_hook(untraced(self._after_step)),
             ]
             self._live = True
             clip_tap.listen(self)
@@ -204,6 +205,20 @@ class Run:
         with self._guard("tap"):
             self._sentinel.clipped(self._sentinel.positions(parameters))
 
+    def refused(self, gradients: Iterable[Tensor]) -> None:
+        """A clip raised because of these: if the training ends there, their tensors are known."""
+        if self._idle or self._sentinel is None:
+            return
+        with self._guard("tap"):
+            self._sentinel.look(self._sentinel.of_gradients(gradients))
+
+    def forget_gradients(self) -> None:
+        """What was seen before a clip was scaled: the update has the norm of what it consumes."""
+        if self._sentinel is not None:
+            self._sentinel.forget()
+        if self._collector is not None:
+            self._collector.forget()
+
     def see_gradients(self) -> None:
         """Takes the gradients as they stand now for those before any clip, and unscaled."""
         if self._begun:
@@ -218,10 +233,7 @@ class Run:
     def _forget(self) -> None:
         """The update was not made: what was seen of its gradients belongs to none."""
         self._decided = False
-        if self._sentinel is not None:
-            self._sentinel.forget()
-        if self._collector is not None:
-            self._collector.forget()
+        self.forget_gradients()
 
     def learn(self, facts: Mapping[str, Fact]) -> None:
         """Adds or changes facts."""

@@ -6,11 +6,15 @@ from contextlib import suppress
 from functools import partial, wraps
 from typing import Any
 
+from torch.amp import GradScaler
+
 from optdoctor.live.run import Run
 from optdoctor.optimizers import innermost
 
 # One wrapper a class, however many scalers and doctors there are; what it knows of them is weak.
 _RUNS: "weakref.WeakKeyDictionary[Any, weakref.WeakSet[Run]]" = weakref.WeakKeyDictionary()
+_WATCHED: "weakref.WeakSet[Run]" = weakref.WeakSet()
+"""Every run: a scaler that nobody named divides their gradients too."""
 _INNER: dict[type, Any] = {}
 
 
@@ -51,6 +55,23 @@ def count_skips(scaler: Any, runs: Sequence[Run]) -> Callable[[], None]:
     return undo
 
 
+def beware(runs: Sequence[Run]) -> Callable[[], None]:
+    """Keeps these runs from taking a scaled gradient for one; returns how to stop that.
+
+    Of torch's own scalers, whoever made them; they need not be given to the doctor for it.
+    """
+    _WATCHED.update(runs)
+    if GradScaler not in _INNER:
+        _wrap(GradScaler)
+
+    def undo() -> None:
+        for run in runs:
+            _WATCHED.discard(run)
+        _unwrap_unused()
+
+    return undo
+
+
 def _wrap(kind: type) -> None:
     inner = kind.step  # type: ignore[attr-defined]
 
@@ -58,6 +79,9 @@ def _wrap(kind: type) -> None:
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         watched = [run for run in _RUNS.get(self, ()) if run.optimizer is _innermost(optimizer)]
         before = [run.step for run in watched]
+        for run in list(_WATCHED):
+            if run.optimizer is _innermost(optimizer) and _holds_scaled(self, optimizer):
+                run.forget_gradients()
         result = inner(self, optimizer, *args, **kwargs)
         for run, count in zip(watched, before, strict=True):
             if run.step == count:
@@ -71,6 +95,7 @@ def _wrap(kind: type) -> None:
 def _unwrap_unused() -> None:
     for kind, (step, own) in list(_INNER.items()):
         used = any(type(scaler) is kind for scaler in list(_RUNS))
+        used |= kind is GradScaler and bool(_WATCHED)
         if used or kind.__dict__.get("step") is not step:  # or somebody has wrapped it meanwhile
             continue
         if own is None:
@@ -93,8 +118,12 @@ def _is_scaled(scaler: "weakref.ref[Any]", optimizer: "weakref.ref[Any]") -> boo
     STEPPED. A scaler without such a table is believed to be asked to unscale before a clip.
     """
     living, owner = scaler(), optimizer()
-    table = getattr(living, "_per_optimizer_states", None)
-    if living is None or owner is None or table is None or not living.is_enabled():
+    return living is not None and owner is not None and _holds_scaled(living, owner)
+
+
+def _holds_scaled(scaler: Any, optimizer: Any) -> bool:
+    table = getattr(scaler, "_per_optimizer_states", None)
+    if table is None or not scaler.is_enabled():
         return False
-    known = table.get(id(owner))
+    known = table.get(id(optimizer))
     return known is None or getattr(known.get("stage"), "name", "") != "UNSCALED"

@@ -1,7 +1,7 @@
 """Looks at every gradient of every update, before a clip smears it, without waiting for a device.
 
-One pass for norms, in float32, in which a tensor's norm is not finite as soon as one element is
-not. What is seen belongs to an update only once the update is made: a loop may leave it out.
+One pass for norms, in which a tensor's norm is not finite as soon as one element is not. What is
+seen belongs to an update only once the update is made: a loop may leave it out.
 """
 
 import math
@@ -63,6 +63,11 @@ class Sentinel:
         """Remembers how a clip has left these gradients."""
         self._at |= {i: sight for i in positions if (sight := self._sight(i)) is not None}
 
+    def of_gradients(self, gradients: Iterable[Tensor]) -> list[int]:
+        """Positions of the tensors whose gradients these are."""
+        known = {id(gradient) for gradient in gradients}
+        return [i for i in self._trained.values() if id(self._parameters[i].grad) in known]
+
     def forget(self) -> None:
         """The update was not made."""
         self._seen, self._at = {}, {}
@@ -83,12 +88,12 @@ class Sentinel:
             return {}
         squares: list[Tensor] = []
         for device, several in _by_device(norms).items():
-            values = torch.stack([norms[i] for i in several])
+            values = torch.stack([norms[i].double() for i in several])
             if device.type == "cpu":
                 self._mark_here(several, values, step)
             else:
                 self._mark(device, several, values, step)
-            squares.append(values.double().square().sum())
+            squares.append(values.square().sum())
         home = squares[0].device
         norm = torch.stack([s.to(home, non_blocking=True) for s in squares]).sum().sqrt()
         return {name: float(norm) if home.type == "cpu" else norm}
@@ -123,15 +128,20 @@ class Sentinel:
         return None if grad is None else (weakref.ref(grad), grad._version)
 
     def _norms(self, positions: list[int]) -> list[Tensor]:
-        """float32 L2 norms of the gradients, on their devices."""
+        """L2 norms of the gradients, on their devices; float32, of float64 gradients float64."""
         grads = [_elements(self._parameters[i].grad) for i in positions]
-        by_device: dict[torch.device, list[int]] = {}
+        alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
         for k, grad in enumerate(grads):
-            by_device.setdefault(grad.device, []).append(k)
+            wide = torch.float64 if grad.dtype == torch.float64 else torch.float32
+            alike.setdefault((grad.device, wide), []).append(k)
         norms: dict[int, Tensor] = {}
-        for several in by_device.values():
+        for (_, wide), several in alike.items():
             chosen = [grads[k] for k in several]
-            norms |= zip(several, torch._foreach_norm(chosen, 2, dtype=torch.float32), strict=True)
+            norms |= zip(several, torch._foreach_norm(chosen, 2, dtype=wide), strict=True)
+        for k, norm in norms.items():
+            # Squares beyond float32 are no infinite gradient. Elsewhere, to look would be to wait.
+            if norm.device.type == "cpu" and norm == torch.inf:
+                norms[k] = torch.linalg.vector_norm(grads[k], dtype=torch.float64)
         return [norms[k] for k in range(len(grads))]
 
     def _mark_here(self, positions: list[int], norms: Tensor, step: int) -> None:

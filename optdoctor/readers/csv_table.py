@@ -15,7 +15,7 @@ from optdoctor.reader import Reader, Source, Unreadable
 
 _METRICS = frozenset({"accuracy", "acc", "val_accuracy", "val_acc", "grad_norm"}) | REWARD_NAMES
 _NOT_TRAINING = frozenset({"val", "valid", "validation", "eval", "test", "dev", "scale", "scaler"})
-_NO_NAME = re.compile(r"[{}\[\]:='\"]|^.{80}")
+_NO_NAME = re.compile(r"[{}\[\]='\"]|^.{80}")
 _HEADER_WITHIN = 10  # lines
 _LOOK_AHEAD = 5  # lines
 

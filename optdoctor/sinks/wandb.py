@@ -14,8 +14,12 @@ from optdoctor.sinks.console import say
 from optdoctor.trace import Trace
 
 NO_RUN = (
-    "optdoctor  the wandb sink writes nothing: no run is active. Call wandb.init() before the\n"
-    "           first update."
+    "optdoctor  the wandb sink writes nothing: no run is active. Call wandb.init()\n"
+    "           before the first update."
+)
+ENDED = (
+    "optdoctor  the wandb run was finished before the doctor closed: its table of\n"
+    "           findings is not written. Close the doctor first."
 )
 COLUMNS: list[str | int] = ["severity", "rule", "first step", "last step", "summary", "do first"]
 TITLE = 63
@@ -65,6 +69,8 @@ class Wandb(Sink):
 
         run = self._find()
         if run is None:
+            if self._run is not None:
+                say(ENDED)
             return
         run.summary[f"{self._prefix}/verdict"] = str(diagnosis.verdict)
         if diagnosis.findings:

@@ -736,3 +736,29 @@ def test_a_compiled_model_gives_its_losses_too(folder: Path) -> None:
     assert len(run.rows("loss")) == 4
     assert as_logged(run.rows("loss")) == exactly(run.logged("loss"))
     assert any(tensor.name == "transformer.wte.weight" for tensor in run.trace.tensors)
+
+
+def test_a_training_that_is_interrupted_reports_at_once(folder: Path) -> None:
+    """The Trainer tells no callback that it was interrupted."""
+
+    class Interrupted(Trainer):
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            if self.state.global_step == 4:
+                raise KeyboardInterrupt
+            return super().compute_loss(*args, **kwargs)
+
+    callback = OptDoctorCallback(out=folder / "interrupted", sinks=())
+    before = Trainer.training_step, torch.nn.utils.clip_grad_norm_
+    with pytest.raises(KeyboardInterrupt):
+        train(folder / "out", callback=callback, trainer=Interrupted)
+    assert (Trainer.training_step, torch.nn.utils.clip_grad_norm_) == before
+    assert callback.doctor is not None
+    assert callback.doctor.runs[0].trace.series["loss"].rows == 4
+    assert (folder / "interrupted" / "report.html").is_file()
+
+
+def test_a_callback_that_watched_can_be_copied_to_another_process(folder: Path) -> None:
+    run = train(folder / "pickled")
+    copy = pickle.loads(pickle.dumps(run.callback))
+    assert copy.doctor is None
+    assert run.callback.doctor is not None

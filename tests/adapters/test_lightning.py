@@ -725,3 +725,10 @@ def test_the_callback_can_be_copied_and_pickled_after_a_training(tmp_path: Path)
     assert callback.doctor is not None
     assert pickle.loads(pickle.dumps(callback)).doctor is None
     assert copy.deepcopy(callback).doctor is None
+
+
+def test_two_doctors_of_one_trainer_keep_apart_in_the_checkpoint(tmp_path: Path) -> None:
+    """Lightning refuses two stateful callbacks of one name."""
+    keys = {OptDoctorCallback(out=tmp_path / name, sinks=()).state_key for name in "ab"}
+    assert len(keys) == 2
+    assert OptDoctorCallback(sinks="console").state_key == "OptDoctorCallback"

@@ -140,7 +140,10 @@ def test_the_tensor_that_broke_first_is_known_after_the_clip_has_smeared_it(
     assert [name for name, step in found.items() if step == 17] == [names[2]]
 
 
-def test_a_clip_that_refuses_a_gradient_leaves_the_name_of_its_tensor(tmp_path: Path) -> None:
+@pytest.mark.parametrize("early", [False, True], ids=["looked up", "imported before"])
+def test_a_clip_that_refuses_a_gradient_leaves_the_name_of_its_tensor(
+    early: bool, tmp_path: Path
+) -> None:
     model = net()
     parameters, names = list(model.parameters()), [name for name, _ in model.named_parameters()]
     optimizer = torch.optim.SGD(parameters, lr=1e-2)
@@ -151,7 +154,8 @@ def test_a_clip_that_refuses_a_gradient_leaves_the_name_of_its_tensor(tmp_path: 
             loss_of(model, batch).backward()
             if i == 8:
                 parameters[1].grad.view(-1)[0] = math.inf
-            torch.nn.utils.clip_grad_norm_(parameters, MAX_NORM, error_if_nonfinite=True)
+            clip = EARLY if early else torch.nn.utils.clip_grad_norm_
+            clip(parameters, MAX_NORM, error_if_nonfinite=True)
             optimizer.step()
 
     doctor = quiet(model, optimizer, tmp_path)
@@ -184,6 +188,58 @@ def test_a_scaled_gradient_is_not_taken_for_one(tmp_path: Path) -> None:
     wanted = {2 * (i + 1): norm for i, norm in enumerate(raw) if i != 2}
     assert series(trace, "grad_norm") == pytest.approx(wanted, rel=1e-6)
     assert max(series(trace, "grad_norm_used").values()) < 100 * max(wanted.values())
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_nor_where_nobody_told_of_the_scaler(fused: bool) -> None:
+    """Clipped while scaled, which is a mistake; the step divides by the scale, and is seen to."""
+    model = net()
+    parameters = list(model.parameters())
+    optimizer = torch.optim.Adam(parameters, lr=1e-2, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    with quiet(model, optimizer, None) as doctor:
+        for batch in batches(6):
+            optimizer.zero_grad()
+            scaler.scale(loss_of(model, batch)).backward()
+            torch.nn.utils.clip_grad_norm_(parameters, 1e9)
+            raw = norm_of(parameters) / 2.0**10
+            scaler.step(optimizer)
+            scaler.update()
+    trace = doctor.runs[0].trace
+    assert "grad_norm" not in trace.series
+    assert series(trace, "grad_norm_used")[6] == pytest.approx(raw, rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_gradients_of_any_float_dtype_have_a_norm(dtype: torch.dtype) -> None:
+    model = net(dtype)
+    parameters = list(model.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=1e-2)
+    raw = []
+    with quiet(model, optimizer, None) as doctor:
+        for batch in batches(4):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            raw.append(norm_of(parameters))
+            torch.nn.utils.clip_grad_norm_(parameters, MAX_NORM)
+            optimizer.step()
+    assert not [e for e in doctor.runs[0].trace.events if e.kind == "doctor-failed"]
+    assert series(doctor.runs[0].trace, "grad_norm") == pytest.approx(
+        dict(enumerate(raw, 1)), rel=1e-5
+    )
+
+
+def test_a_gradient_whose_square_overflows_is_finite_all_the_same() -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-33)
+    with quiet(model, optimizer, None) as doctor:
+        for _ in range(3):
+            optimizer.zero_grad()
+            (model(torch.ones(2, 4)).sum() * 1e25).backward()
+            optimizer.step()
+    trace = doctor.runs[0].trace
+    assert "first_nonfinite_step" not in trace.series
+    assert series(trace, "grad_norm_used")[3] == pytest.approx(norm_of([*model.parameters()]))
 
 
 def test_of_two_optimizers_each_sees_its_own_gradients() -> None:

@@ -112,15 +112,22 @@ def analyze(
                 failures.append(result)
             else:
                 runs.append(result)
+    told = [(f.path, f.reason, f.remedy) for f in failures]
+    report = ""
+    try:
+        if form != "text":
+            report = _document(form, runs, told)
+        elif runs:
+            report = _text(runs, ascii_only, _is_coloured(color, output))
+    except Exception as error:
+        reason = f"failed inside optdoctor ({type(error).__name__}: {error})"
+        remedy = "report it with the first lines of the log"
+        failures.append(Failure(f"the {form} report", reason, remedy, FAILED))
     for failure in failures:
         _complain(failure)
     limit = fail_on or settings.fail_on
     codes = [failure.code for failure in failures]
     codes += [FOUND for diagnosis, _ in runs if _reaches(diagnosis, limit)]
-    if form == "text":
-        report = _text(runs, ascii_only, _is_coloured(color, output)) if runs else ""
-    else:
-        report = _document(form, runs, [(f.path, f.reason, f.remedy) for f in failures])
     code = max(codes, default=CLEAR)
     if report and output is None:
         _print(report, code)
@@ -135,12 +142,16 @@ def analyze(
 def explain(rule: str) -> None:
     """Print the page of one rule: what it finds, why it matters, what to do."""
     from optdoctor.report import explain as page
+    from optdoctor.rule import SYMPTOMS
     from optdoctor.rules import RULES
 
     for known in RULES:
         if known.name == rule:
             _print(page.render(known))
             return
+    if rule in SYMPTOMS:
+        _print(page.render_reserved(rule, RULES))
+        return
     names = ", ".join(known.name for known in RULES)
     raise click.UsageError(f"no rule is named {rule!r}; known: {names}")
 
@@ -172,9 +183,10 @@ def demo(framework: str, fault: str) -> None:
 
         code = run(framework, fault)
     except ImportError as error:
-        raise click.ClickException(
-            f"the demo needs {error.name}: pip install 'optdoctor[{framework}]'"
-        ) from error
+        reason = f"needs {error.name or framework}"
+        remedy = f"pip install 'optdoctor[{framework}]', or in a clone pip install '.[{framework}]'"
+        _complain(Failure("the demo", reason, remedy, UNREADABLE))
+        sys.exit(UNREADABLE)
     sys.exit(code)
 
 
@@ -215,6 +227,8 @@ def _examine(
 
     try:
         found = [None] if path == "-" else readers.runs_in(path)
+        if path != "-":
+            _tell_of_the_rest(path, [run for run in found if run is not None])
     except Exception as error:
         yield _failure(path, error)
         return
@@ -222,10 +236,24 @@ def _examine(
         name = path if one is None else str(one)
         try:
             trace = readers.read(path, reader) if one is None else readers.read_run(one, reader)
+            diagnosis = diagnose(trace, settings=settings)
         except Exception as error:
             yield _failure(name, error)
         else:
-            yield diagnose(trace, settings=settings), trace
+            yield diagnosis, trace
+
+
+def _tell_of_the_rest(path: str, runs: list[Path]) -> None:
+    """Says on standard error what stands in a folder and is not read, because a record is."""
+    from optdoctor import readers
+    from optdoctor.report.wording import counted, plain
+
+    if passed := readers.passed_over(Path(path), runs):
+        first = passed[0].name + (", .." if len(passed) > 1 else "")
+        read = counted(len(runs), "run record")
+        said = f"optdoctor: {path}: {read} read; {counted(len(passed), 'log')} passed over, name"
+        with suppress(OSError):
+            click.echo(plain(f"{said} {'it' if len(passed) == 1 else 'them'}: {first}"), err=True)
 
 
 def _failure(path: str, error: Exception) -> Failure:

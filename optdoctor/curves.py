@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optdoctor.store import NO_STEP, IntArray, Series
+from optdoctor.trace import Trace
 
 Floats = NDArray[np.float64]
 
@@ -16,6 +17,12 @@ BLOCKS = 40
 """Blocks of equal length in which the level of a curve is measured."""
 SOFT = 0.05
 """Share of the first losses that is added before the logarithm: it tames losses near zero."""
+FIRST_JUMP = 3.0
+"""Largest multiple of the very first loss that the first losses count as: a run may explode."""
+HUGE = 1e300
+"""What a finite loss beyond it counts as, so that no sum or difference of losses overflows."""
+TRIFLE = 1e-12
+"""Share of the largest loss below which a difference is none; losses of any scale are judged."""
 ANCHORS = 8
 """Points per window at which a running median is computed; between them it is interpolated."""
 
@@ -38,20 +45,27 @@ class Curve(NamedTuple):
     """Standard error of a block's median, from the blocks themselves: it knows slow noise too."""
     leeway: float
     """By what limits in standard errors grow: few blocks, or rows that were smoothed."""
+    soft: float
+    """What is added to each loss before the logarithm; 0 where losses are negative."""
 
     @property
     def block_ends(self) -> IntArray:
         """[K]: the last step of each block."""
         return np.append(self.block_steps[1:] - 1, self.steps[-1])
 
+    def loss_at(self, level: float) -> float:
+        """The loss that has this level, for a curve without negative losses."""
+        return max(float(np.exp(min(level, np.log(2 * HUGE)))) - self.soft, 0.0)
+
 
 def curve(series: Series) -> Curve | None:
     """The finite rows of `series` as a curve; None for fewer than `LEAST_ROWS`."""
     kept = np.isfinite(series.values)
-    losses = np.asarray(series.values[kept], np.float64)
+    losses = np.clip(np.asarray(series.values[kept], np.float64), -HUGE, HUGE)
     if losses.size < LEAST_ROWS:
         return None
-    level = _level(losses)
+    soft = 0.0 if losses.min() < 0 else softening(losses)
+    level = np.log(losses + soft) if soft else _over_range(losses)
     difference = np.diff(level)
     noise = max(_spread(difference) / np.sqrt(2), 1e-4)
     groups = np.array_split(np.arange(losses.size), min(BLOCKS, losses.size))
@@ -72,15 +86,23 @@ def curve(series: Series) -> Curve | None:
         block_steps=np.array([steps[group[0]] for group in groups], np.int64),
         block_error=max(of_blocks, of_rows, 2e-4),
         leeway=(1 + 6 / len(groups)) * (1.35 if smoothed else 1.0),
+        soft=soft,
     )
 
 
-def _level(losses: Floats) -> Floats:
-    if losses.min() < 0:
-        low, high = (float(np.quantile(losses, q)) for q in (0.05, 0.95))
-        return np.asarray(losses / max(high - low, 1e-12), np.float64)
-    soft = SOFT * max(float(np.median(losses[:3])), 1e-12)
-    return np.asarray(np.log(losses + soft), np.float64)
+def softening(losses: Floats) -> float:
+    """`SOFT` of the first losses: what is added to losses of 0 or more before the logarithm."""
+    first, usual = float(losses[0]), float(np.median(losses[:3]))
+    if 0 < first < usual / FIRST_JUMP:
+        usual = FIRST_JUMP * first
+    usual = usual or TRIFLE * float(losses.max()) or TRIFLE
+    return max(SOFT * usual, float(np.finfo(np.float64).tiny))
+
+
+def _over_range(losses: Floats) -> Floats:
+    low, high = (float(np.quantile(losses, q)) for q in (0.05, 0.95))
+    largest = float(np.abs(losses).max())
+    return np.asarray(losses / max(high - low, TRIFLE * largest), np.float64)
 
 
 def _spread(values: Floats) -> float:
@@ -130,10 +152,32 @@ def lookup(series: Series, steps: IntArray, absent: float = np.nan) -> NDArray[n
     return np.where(series.steps[at] == steps, series.values[at], absent)
 
 
+FILTERED_BY = ("framework", "loss_window", "nan_filter")
+"""Facts that `witness` and `may_hide_nan` read."""
+
+
+def may_hide_nan(trace: Trace) -> bool:
+    """Whether the loss went through a log that prints 0 for NaN.
+
+    Only the Hugging Face Trainer's does, and a table of numbers may come from it. A loss that the
+    doctor was given, or took from `training_step`, stands as it is: there a row is one update.
+    """
+    known = trace.facts.get("nan_filter")
+    if known == "on":  # in the Trainer's log, which is only read where it alone tells the loss
+        return trace.facts.get("loss_window") != 1
+    return known != "off" and trace.facts.get("framework") not in ("torch", "lightning")
+
+
+def witness(trace: Trace) -> Series | None:
+    """The gradient norm, which tells a 0 printed for NaN from a true one; None where none is."""
+    return trace.series.get("grad_norm") if may_hide_nan(trace) else None
+
+
 def masked_zeros(loss: Series, norm: Series | None) -> NDArray[np.bool_]:
     """[T]: losses of exactly 0 beside a gradient norm that is not finite: NaN, printed as 0.
 
-    A bucket of rows counts where it holds both, which no true zero has been seen to do.
+    `norm` is what `witness` gives: without one a 0 is a 0. A bucket of rows counts where it holds
+    both, which no true zero has been seen to do.
     """
     beside = _same_rows(loss, norm)
     return (loss.low == 0) & (beside >= 0) & (_at(norm.bad, beside) > 0) if norm else beside >= 0

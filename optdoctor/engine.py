@@ -73,6 +73,8 @@ def diagnose(
 
 def examine(rule: Rule, trace: Trace) -> Outcome:
     """What becomes of one rule on one trace."""
+    if _is_spared(rule, trace):
+        return Outcome(Status.CLEAR)
     missing = tuple("|".join(n) for n in rule.needed if not any(trace.has(c) for c in n))
     if missing:
         return Outcome(Status.SKIPPED, missing=missing)
@@ -91,6 +93,11 @@ def examine(rule: Rule, trace: Trace) -> Outcome:
         return Outcome(Status.CRASHED, reason=_short_traceback(), without=without)
     status = Status.FOUND if findings else Status.CLEAR
     return Outcome(status, findings=findings, without=without)
+
+
+def _is_spared(rule: Rule, trace: Trace) -> bool:
+    """Whether the optimizer lacks what the illness happens in: no channel is needed to tell."""
+    return trace.facts.get("optimizer_family") in rule.spares
 
 
 def _checked(finding: Finding, rule: Rule, trace: Trace) -> Finding:
@@ -153,22 +160,26 @@ def _differential(
     trace: Trace,
 ) -> Differential:
     onset = finding.steps[0]
+    latest = onset if rules[finding.rule].onset == "exact" else onset + _reach(onset)
     found, clear, ruled_out, not_examined = [], [], [], []
     for name in explained_by.get(finding.rule, ()):
         rule, outcome = rules[name], outcomes[name]
         gap = None if rule.static else _unsampled(rule, trace, onset)
-        before = [f for f in outcome.findings if _can_cause(f) and f.steps[0] <= onset]
+        causes = [f for f in outcome.findings if _can_cause(f)]
+        before = [f for f in causes if f.steps[0] <= latest]
         same_step = bool(before) and all(f.steps[0] == onset for f in before)
         if same_step and {name, finding.rule} <= SYMPTOMS:
             continue  # two faces of one step: neither is known to be the cause of the other
         if before:
             found.append(name)
+        elif causes:
+            continue  # it began later: neither a cause nor clear
         elif outcome.status is Status.SKIPPED:
             not_examined.append(NotExamined(name, missing=outcome.missing))
         elif outcome.status in (Status.ABSTAINED, Status.CRASHED):
             reason = outcome.reason if outcome.status is Status.ABSTAINED else "the rule crashed"
             not_examined.append(NotExamined(name, reason=reason))
-        elif rule.static:
+        elif rule.static or _is_spared(rule, trace):
             ruled_out.append(name)
         elif gap:
             not_examined.append(NotExamined(name, unsampled=gap))
@@ -182,13 +193,17 @@ def _can_cause(finding: Finding) -> bool:
     return finding.severity is not Severity.NOTE
 
 
+def _reach(onset: int) -> int:
+    """Steps around `onset` within which two things began at the same time, as far as is known."""
+    return max(64, onset // 32)
+
+
 def _unsampled(rule: Rule, trace: Trace, onset: int) -> tuple[int, int] | None:
     """The gap around `onset` in which the rule had no row to look at, None if it had one."""
-    reach = max(64, onset // 32)
     for name in rule.needed_series(trace):
         steps = trace.series[name].steps
         before = steps[steps <= onset]
-        if before.size and before[-1] >= onset - reach:
+        if before.size and before[-1] >= onset - _reach(onset):
             continue
         after = steps[steps > onset]
         last = int(before[-1]) if before.size else trace.steps[0]

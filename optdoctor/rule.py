@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from optdoctor.channels import Axis, channel
 from optdoctor.findings import Abstain, Finding, Stage
@@ -56,6 +56,11 @@ class Rule:
     """Rules and symptoms that it can bring about."""
     mechanism: bool = False
     """A counter of the fault itself, not of its consequence."""
+    onset: Literal["exact", "estimated"] = "exact"
+    """Whether the first step of a finding is a fact or read off the shape of a curve, which knows
+    it to a block of rows."""
+    spares: tuple[str, ...] = ()
+    """Families of optimizers that cannot have it, for want of what it happens in."""
     stage: Stage = "preview"
 
     @property

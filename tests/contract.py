@@ -114,12 +114,19 @@ def check_every_needed_channel_decides(rule: Rule) -> None:
     said = judgement(examine(rule, sick))
     for name in (name for names in rule.needed for name in names if sick.has(name)):
         if channel(name).axis is Axis.RUN:
-            others = [with_facts(sick, **{name: value}) for value in catalogue(name)]
+            decided = [value for value in catalogue(name) if value not in rule.spares]
+            others = [with_facts(sick, **{name: value}) for value in decided]
         else:
             others = [filled(sick, value, 1.0, only=name) for value in (0.0, 1e9, -1.0, np.nan)]
         outcomes = [examine(rule, other) for other in others]
         ran = [outcome for outcome in outcomes if outcome.status is not Status.CRASHED]
         assert any(judgement(outcome) != said for outcome in ran), f"{name} changes nothing"
+
+
+def check_spares_only_families_that_are_known(rule: Rule) -> None:
+    assert set(rule.spares) <= set(catalogue("optimizer_family")) - {"other"}
+    for family in rule.spares:
+        assert examine(rule, with_facts(rule.sick(), optimizer_family=family)).findings == ()
 
 
 def check_broken_traces_neither_crash_it_nor_print_nonsense(rule: Rule) -> None:

@@ -14,9 +14,11 @@ from optdoctor.findings import (
     Finding,
     NotExamined,
     Severity,
+    Status,
     Treatment,
 )
-from optdoctor.rule import Limits, Rule
+from optdoctor.rule import SYMPTOMS, Limits, Rule
+from optdoctor.rules import RULES
 from optdoctor.synthetic import make_trace
 from optdoctor.trace import Trace
 
@@ -38,8 +40,33 @@ def test_a_cause_that_began_no_later_is_found() -> None:
     assert differential(cause("cause", finding(300))).found == ("cause",)
 
 
-def test_a_cause_that_began_later_is_clear() -> None:
-    assert differential(cause("cause", finding(301))) == Differential(clear=("cause",))
+def test_a_cause_that_began_later_is_neither_found_nor_clear() -> None:
+    assert differential(cause("cause", finding(301))) == Differential()
+
+
+@pytest.mark.parametrize(("onset", "reach"), [(300, 64), (2048, 64), (2080, 65), (6400, 200)])
+def test_a_cause_within_reach_of_an_estimated_onset_is_found(onset: int, reach: int) -> None:
+    """A shape shows from which block on, not from which step: decision 0012."""
+    trace = make_trace(loss=[1.0] * 7000)
+
+    def found(by: int, estimated: bool) -> Differential:
+        kind = "estimated" if estimated else "exact"
+        symptom = rule("symptom", finding(onset), onset=kind)
+        return causes_of(diagnose(trace, [symptom, cause("cause", finding(onset + by))]), "symptom")
+
+    assert found(reach, estimated=True) == Differential(found=("cause",))
+    assert found(reach + 1, estimated=True) == Differential()
+    assert found(0, estimated=False) == Differential(found=("cause",))
+    assert found(1, estimated=False) == Differential()
+
+
+def test_the_onsets_of_shapes_are_estimates_and_those_of_facts_are_not() -> None:
+    kinds = {r.name: r.onset for r in RULES if r.name in SYMPTOMS}
+    assert {name for name, kind in kinds.items() if kind == "exact"} == {
+        "nan-pulse",
+        "nonfinite-gradient",
+    }
+    assert all(r.onset == "exact" for r in RULES if r.name not in SYMPTOMS)
 
 
 def test_the_earliest_of_its_findings_counts() -> None:
@@ -68,7 +95,7 @@ def test_of_two_symptoms_of_one_step_neither_is_the_cause_of_the_other() -> None
 
     assert named(299) == (Differential(found=("nonfinite-gradient",)), True)
     assert named(300) == (Differential(), False)
-    assert named(301) == (Differential(clear=("nonfinite-gradient",)), False)
+    assert named(301) == (Differential(), False)
 
 
 def test_a_static_cause_that_found_nothing_is_ruled_out() -> None:
@@ -92,6 +119,28 @@ def test_a_cause_without_its_channel_was_not_examined() -> None:
     assert differential(static("cause", needs=("eps",), explains=("symptom",))).not_examined == (
         NotExamined("cause", missing=("eps",)),
     )
+
+
+def test_a_cause_that_the_optimizer_cannot_have_is_ruled_out_without_its_channels() -> None:
+    """SGD has no epsilon: that none was measured leaves nothing open."""
+    blind = cause("cause", needs=("eps", "moment2_zero"), spares=("sgd",))
+    for family, expected in (
+        ("sgd", Differential(ruled_out=("cause",))),
+        ("other", Differential(not_examined=(NotExamined("cause", ("eps", "moment2_zero")),))),
+        (None, Differential(not_examined=(NotExamined("cause", ("eps", "moment2_zero")),))),
+    ):
+        facts = make_trace(loss=[1.0] * 400, optimizer_family=family)
+        assert differential(blind, trace=facts) == expected
+        status = Status.CLEAR if family == "sgd" else Status.SKIPPED
+        assert diagnose(facts, [blind]).outcomes["cause"].status is status
+
+
+def test_rules_of_the_second_moment_and_of_epsilon_spare_sgd() -> None:
+    assert {r.name for r in RULES if r.spares} == {
+        "epsilon-below-precision",
+        "second-moment-saturated",
+        "second-moment-underflow",
+    }
 
 
 def test_a_cause_that_abstained_or_crashed_was_not_examined() -> None:

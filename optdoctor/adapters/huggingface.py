@@ -13,7 +13,17 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+try:
+    from transformers import (
+        Trainer,
+        TrainerCallback,
+        TrainerControl,
+        TrainerState,
+        TrainingArguments,
+    )
+except ImportError as _error:
+    _how = "pip install 'optdoctor[huggingface]', or in a clone '.[huggingface]'"
+    raise ImportError(f"{_error}; {_how}", name=_error.name) from _error
 
 from optdoctor.adapters.inert import Attendant, inert
 from optdoctor.live.doctor import start

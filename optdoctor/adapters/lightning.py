@@ -38,7 +38,8 @@ def _bases() -> tuple[type, ...]:
             failures.append(error)
     if not found:
         why = "neither lightning nor pytorch_lightning can be imported"
-        raise ImportError(why) from failures[0]
+        how = "pip install 'optdoctor[lightning]', or in a clone '.[lightning]'"
+        raise ImportError(f"{why}; {how}", name="lightning") from failures[0]
     return tuple(dict.fromkeys(found))
 
 

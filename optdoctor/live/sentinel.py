@@ -26,8 +26,8 @@ class Sentinel:
         pairs = zip(tracked.parameters, tracked.tensors, strict=True)
         self._trained = {id(p): i for i, (p, t) in enumerate(pairs) if t.in_optimizer}
         self._parameters = tracked.parameters
-        self._seen: dict[int, Tensor] = {}
-        """Norms before a clip, on their devices, of the update being made."""
+        self._seen: dict[int, float | Tensor] = {}
+        """Norms before a clip of the update being made."""
         self._at: dict[int, Sight] = {}
         self._first: dict[torch.device, Tensor] = {}
         """[P] float64 on each device but the host: the first bad step, 0 for never."""
@@ -86,17 +86,20 @@ class Sentinel:
         self.forget()
         if not norms:
             return {}
-        squares: list[Tensor] = []
+        here = {i: norm for i, norm in norms.items() if isinstance(norm, float)}
+        for i, norm in here.items():
+            if not math.isfinite(norm):
+                self._first_here.setdefault(i, step)
+        square = sum(norm * norm for norm in here.values())
+        if len(here) == len(norms):
+            return {name: math.sqrt(square)}
+        squares = [torch.tensor(square, dtype=torch.float64)] if here else []
         for device, several in _by_device(norms).items():
-            values = torch.stack([norms[i].double() for i in several])
-            if device.type == "cpu":
-                self._mark_here(several, values, step)
-            else:
-                self._mark(device, several, values, step)
+            values = torch.stack([norm.double() for norm in several.values()])
+            self._mark(device, list(several), values, step)
             squares.append(values.square().sum())
-        home = squares[0].device
-        norm = torch.stack([s.to(home, non_blocking=True) for s in squares]).sum().sqrt()
-        return {name: float(norm) if home.type == "cpu" else norm}
+        home = squares[-1].device
+        return {name: torch.stack([s.to(home, non_blocking=True) for s in squares]).sum().sqrt()}
 
     def first(self) -> NDArray[np.float32] | None:
         """[P]: the first step at which each gradient was not finite, NaN for never; None if none.
@@ -118,7 +121,7 @@ class Sentinel:
         known = {id(p): row[i] for i, p in enumerate(earlier._parameters)}
         for i, parameter in enumerate(self._parameters):
             step = known.get(id(parameter), np.nan)
-            if np.isfinite(step) and parameter.device.type == "cpu":
+            if np.isfinite(step) and is_host(parameter.device):
                 self._first_here[i] = int(step)
             elif np.isfinite(step):
                 self._steps_on(parameter.device)[i] = float(step)
@@ -127,27 +130,23 @@ class Sentinel:
         grad = self._parameters[position].grad
         return None if grad is None else (weakref.ref(grad), grad._version)
 
-    def _norms(self, positions: list[int]) -> list[Tensor]:
-        """L2 norms of the gradients, on their devices; float32, of float64 gradients float64."""
+    def _norms(self, positions: list[int]) -> list[float | Tensor]:
+        """L2 norms of the gradients: on a device tensors there, float32 or, of float64, float64."""
         grads = [_elements(self._parameters[i].grad) for i in positions]
         alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
         for k, grad in enumerate(grads):
             wide = torch.float64 if grad.dtype == torch.float64 else torch.float32
             alike.setdefault((grad.device, wide), []).append(k)
-        norms: dict[int, Tensor] = {}
-        for (_, wide), several in alike.items():
-            chosen = [grads[k] for k in several]
-            norms |= zip(several, torch._foreach_norm(chosen, 2, dtype=wide), strict=True)
+        norms: dict[int, float | Tensor] = {}
+        for (device, wide), several in alike.items():
+            found = torch._foreach_norm([grads[k] for k in several], 2, dtype=wide)
+            there = torch.stack(found).tolist() if is_host(device) else found
+            norms |= zip(several, there, strict=True)
         for k, norm in norms.items():
-            # Squares beyond float32 are no infinite gradient. Elsewhere, to look would be to wait.
-            if norm.device.type == "cpu" and norm == torch.inf:
-                norms[k] = torch.linalg.vector_norm(grads[k], dtype=torch.float64)
+            # Squares beyond float32 are no infinite gradient. On a device, to look is to wait.
+            if isinstance(norm, float) and norm == math.inf:
+                norms[k] = float(torch.linalg.vector_norm(grads[k], dtype=torch.float64))
         return [norms[k] for k in range(len(grads))]
-
-    def _mark_here(self, positions: list[int], norms: Tensor, step: int) -> None:
-        for i, norm in zip(positions, norms.tolist(), strict=True):
-            if not math.isfinite(norm):
-                self._first_here.setdefault(i, step)
 
     def _mark(self, device: torch.device, positions: list[int], norms: Tensor, step: int) -> None:
         first, key = self._steps_on(device), tuple(positions)
@@ -165,10 +164,16 @@ class Sentinel:
         return self._first[device]
 
 
-def _by_device(norms: Mapping[int, Tensor]) -> dict[torch.device, list[int]]:
-    grouped: dict[torch.device, list[int]] = {}
+def is_host(device: torch.device) -> bool:
+    """Whether numbers there can be read without waiting."""
+    return device.type == "cpu"
+
+
+def _by_device(norms: Mapping[int, float | Tensor]) -> dict[torch.device, dict[int, Tensor]]:
+    grouped: dict[torch.device, dict[int, Tensor]] = {}
     for i, norm in norms.items():
-        grouped.setdefault(norm.device, []).append(i)
+        if isinstance(norm, Tensor):
+            grouped.setdefault(norm.device, {})[i] = norm
     return grouped
 
 

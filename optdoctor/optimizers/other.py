@@ -27,5 +27,5 @@ PROBE = Probe(
     moments=moments,
     facts=facts,
     adaptive=False,
-    make=lambda params: torch.optim.SGD(params, lr=1e-2, momentum=0.9),
+    make=lambda params: torch.optim.RMSprop(params, lr=1e-2),
 )

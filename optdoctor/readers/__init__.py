@@ -85,6 +85,22 @@ def runs_in(path: str | Path) -> list[Path]:
     return found
 
 
+def passed_over(folder: Path, runs: list[Path]) -> list[Path]:
+    """Logs and runs in `folder` that `runs`, those that it names, leave out: a record goes first.
+
+    The folder of a record holds nothing else; what a Trainer wrote beside it is of the same run.
+    """
+    if not (folder / "optdoctor-run").is_dir() or (folder / RECORD).is_file():
+        return []
+    if not all(run.is_relative_to(folder / "optdoctor-run") for run in runs):
+        return []
+    own = (".", "earlier-", "checkpoint-", "optdoctor-run")
+    inside = sorted(folder.iterdir())
+    found = [path for path in inside if path.is_file() and _claims(path)]
+    folders = [path for path in inside if path.is_dir() and not path.name.startswith(own)]
+    return found + [path for path in folders if _run_of(path)]
+
+
 def _run_of(folder: Path) -> list[Path]:
     """The run that a folder is: a record, one record an optimizer, a Trainer's output."""
     if (folder / RECORD).is_file():

@@ -1,6 +1,6 @@
 """What a report with room says of one run, in words; the page and the Markdown only lay it out."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optdoctor.channels import CHANNELS, Axis, channel
@@ -12,6 +12,7 @@ from optdoctor.findings import (
     Knob,
     NotExamined,
     Safety,
+    Severity,
     Status,
     Treatment,
     When,
@@ -31,7 +32,7 @@ WHEN: Mapping[When, str] = {
 SAFETY: Mapping[Safety, str] = {
     "safe": "safe",
     "risky": "risky",
-    "manual": "needs your judgement",
+    "manual": "manual",
 }
 BASIS: Mapping[Basis, str] = {
     "measured": "measured",
@@ -125,14 +126,13 @@ def account(diagnosis: Diagnosis, trace: Trace, cost: str | None = None) -> Acco
     missing = _missing(diagnosis)
     framework = trace.facts.get("framework")
     inside = slots.is_log(trace) and any(_axis(n) is not Axis.STEP for n in missing)
-    detail = slots.Detail(lines=1000)
-    foot = footer.rows(diagnosis, trace, in_full=0, width=1000, detail=detail)
+    foot = footer.rows(diagnosis, trace, in_full=0, width=1000, detail=slots.WHOLE)
     possible = tuple(_possible(findings, trace))
     named = {row.rule for row in possible}
     return Account(
         word=diagnosis.verdict.upper(),
         headline=headline.rstrip("."),
-        lead=tuple(lead),
+        lead=(*([f"{footer.FROM_ZERO}."] if footer.counts_from_zero(trace) else []), *lead),
         findings=tuple(_told(i, findings, trace) for i in range(len(findings))),
         possible=possible,
         remedies=tuple(_remedies(findings, trace)),
@@ -159,9 +159,37 @@ def _opening(diagnosis: Diagnosis, trace: Trace, findings: list[Finding]) -> tup
     if len(quoted) > 1 and len(root.evidence) > 1:
         why = slots.worded(sentence(root.evidence[1]), trace)
         lead.append(f"{why[0].upper()}{why[1:]}.")
-    if treatments := [t for f in (root, *findings) for t in f.treatments]:
-        lead.append(f"What to do: {slots.worded(treatments[0].title, trace)}.")
+    advised = [treatment for _, treatment in _advised(findings)]
+    # One cure for each of the possible causes, where there are several; else the first advice.
+    cures = max(sum(_is_root(f, findings) and bool(slots.treatments(f)) for f in findings), 1)
+    titles = dict.fromkeys(slots.worded(t.title, trace) for t in advised[:cures])
+    if titles:
+        lead.append(f"What to do: {'. Or: '.join(titles)}.")
     return said[0], lead
+
+
+def _is_root(finding: Finding, findings: Sequence[Finding]) -> bool:
+    """Whether it explains another and nothing explains it."""
+    explains = any(finding.rule in other.causes.found for other in findings)
+    return explains and not finding.causes.found
+
+
+def _advised(findings: Sequence[Finding]) -> list[tuple[int, Treatment]]:
+    """[(number of a finding, treatment)] in the order to try them.
+
+    First one cure for each cause that was found, then its others, then what stands for itself, and
+    last what eases a symptom of them; a note, of no measured harm, comes after all.
+    """
+    ranked = []
+    for number_, finding in enumerate(findings, 1):
+        root = _is_root(finding, findings)
+        for place, treatment in enumerate(slots.treatments(finding)):
+            group = 0 if root else 2 if finding.causes.found else 1
+            group = 3 if finding.severity is Severity.NOTE else group
+            later = place > 0 if root else False
+            ranked.append(((group, later, number_, place), number_, treatment))
+    ranked.sort(key=lambda row: row[0])
+    return [(number_, treatment) for _, number_, treatment in ranked]
 
 
 def _told(position: int, findings: list[Finding], trace: Trace) -> Told:
@@ -206,13 +234,16 @@ def _possible(findings: list[Finding], trace: Trace) -> Iterable[Possible]:
     by_rule = {finding.rule: i for i, finding in reversed(list(enumerate(findings, 1)))}
     for position, finding in enumerate(findings, 1):
         causes = finding.causes
+        later = slots.found_elsewhere(finding, findings, trace)
         found = [(name, "found", _seen(name, by_rule, findings, trace)) for name in causes.found]
+        other = [(n, "not its cause", where) for n, where in later.items()]
         excluded = [(n, "ruled out", "the facts of the run exclude it") for n in causes.ruled_out]
         clear = [(n, "clear", "it looked and found nothing") for n in causes.clear]
+        silent = [row for row in (*excluded, *clear) if row[0] not in later]
         unseen = [(e.rule, "not examined", slots.lack(e)) for e in causes.not_examined]
-        for row in (*found, *excluded, *clear, *unseen):
+        for row in (*found, *other, *silent, *unseen):
             rows.setdefault(row, []).append(position)
-    results = ("found", "ruled out", "clear", "not examined")
+    results = ("found", "not its cause", "ruled out", "clear", "not examined")
     for row in sorted(rows, key=lambda r: results.index(r[1])):
         yield Possible(*row, explains=tuple(rows[row]))
 
@@ -225,15 +256,14 @@ def _seen(rule: str, by_rule: Mapping[str, int], findings: list[Finding], trace:
 
 
 def _remedies(findings: list[Finding], trace: Trace) -> Iterable[Remedy]:
-    """The treatments in the order of their findings; the same code is the same treatment."""
+    """The treatments, those of the causes first; the same code is the same treatment."""
     framework = trace.facts.get("framework")
     chosen: dict[object, tuple[Treatment, tuple[tuple[str, str], ...], list[int]]] = {}
-    for position, finding in enumerate(findings, 1):
-        for treatment in finding.treatments:
-            code = tuple(spell(str(framework) if framework else None, treatment.changes))
-            _, _, of = chosen.setdefault(code or treatment.title, (treatment, code, []))
-            if position not in of:
-                of.append(position)
+    for position, treatment in _advised(findings):
+        code = tuple(spell(str(framework) if framework else None, treatment.changes))
+        _, _, of = chosen.setdefault(code or treatment.title, (treatment, code, []))
+        if position not in of:
+            of.append(position)
     for treatment, code, of in chosen.values():
         changes = tuple(
             (knob, value(old), value(new)) for knob, (old, new) in treatment.changes.items()

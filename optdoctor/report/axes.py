@@ -101,6 +101,26 @@ def x_axis(
     return f'<div class="x" aria-hidden="true">{"".join(spans)}</div>'
 
 
+def sample_axis(steps: Sequence[int], unit: str, letter: tuple[float, float] = LETTER) -> str:
+    """Labels below columns of equal width, one a sample; the first and the last are always told."""
+    spans = []
+    taken: list[list[tuple[float, float]]] = [[], []]
+    last = len(steps) - 1
+    for i in (0, last, *range(1, last)) if last else (0,):
+        text = f"{unit} {steps[i]:,}" if i == 0 else f"{steps[i]:,}"
+        at = (i + 0.5) / len(steps) * 100
+        places = [(at - len(text) * size / 2, at + len(text) * size / 2) for size in letter]
+        free = [_free(*pair) for pair in zip(taken, places, strict=True)]
+        if i not in (0, last) and not free[0]:
+            continue
+        for row, place, is_free in zip(taken, places, free, strict=True):
+            if is_free:
+                row.append(place)
+        kind = "" if free[1] or i in (0, last) else ' class="narrowhide"'
+        spans.append(f'<span{kind} style="left:{at:.2f}%">{escaped(text)}</span>')
+    return f'<div class="x" aria-hidden="true">{"".join(spans)}</div>'
+
+
 def _free(taken: list[tuple[float, float]], place: tuple[float, float]) -> bool:
     return all(place[1] + 2 < left or right + 2 < place[0] for left, right in taken)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from optdoctor.curves import unmasked
+from optdoctor.curves import unmasked, witness
 from optdoctor.report.wording import counted, fixed, number, wrap
 from optdoctor.store import FloatArray, Series
 from optdoctor.trace import Trace
@@ -66,7 +66,7 @@ class _Canvas:
 def loss_of(trace: Trace) -> Series | None:
     """The loss to show: NaN where the log has a 0 in its place. None without a loss."""
     loss = trace.series.get("loss")
-    return None if loss is None else unmasked(loss, trace.series.get("grad_norm"))
+    return None if loss is None else unmasked(loss, witness(trace))
 
 
 def draw(

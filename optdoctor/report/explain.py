@@ -11,7 +11,7 @@ from typing import Any
 
 from optdoctor.channels import Axis, channel
 from optdoctor.report.document import dumps
-from optdoctor.report.wording import number, prose, wrap
+from optdoctor.report.wording import listed, number, prose, wrap
 from optdoctor.rule import SECTIONS, SYMPTOMS, Limits, Rule
 
 SCHEMA = "optdoctor/rules-1"
@@ -30,13 +30,29 @@ def render(rule: Rule, *, width: int = 80) -> str:
             items = _items(text)
             indent = "    " if len(items) > 1 else "  "
             for item in items:
-                first, *rest = wrap(prose(item), width - 4)
+                first, *rest = wrap(prose(item, ticks=True), width - 4)
                 lines += [f"  {first}", *(indent + line for line in rest)]
     lines += ["Measured", "  not measured yet", ""]
     for label, text in _about(rule):
-        head, *rest = wrap(prose(text), width - _LABEL)
+        head, *rest = wrap(prose(text, ticks=True), width - _LABEL)
         lines += [f"{label:<{_LABEL}}{head}", *(" " * _LABEL + line for line in rest)]
     return "\n".join(lines)
+
+
+def explained(rule: Rule) -> list[str]:
+    """The names that `rule` explains; those that no rule finds yet say so."""
+    from optdoctor.rules import RULES
+
+    known = {other.name for other in RULES}
+    return [name if name in known else f"{name} (no rule yet)" for name in rule.explains]
+
+
+def render_reserved(name: str, rules: Iterable[Rule], *, width: int = 80) -> str:
+    """What can be said of a symptom whose name is fixed and whose rule does not exist yet."""
+    causes = [rule.name for rule in rules if name in rule.explains]
+    text = f"{name} is a name kept for a symptom; no rule finds it yet."
+    text += f" What could explain it: {listed(causes)}." if causes else ""
+    return "\n".join(wrap(text, width))
 
 
 def render_list(rules: Iterable[Rule], *, width: int = 80) -> str:
@@ -121,7 +137,7 @@ def _about(rule: Rule) -> list[tuple[str, str]]:
     if rule.uses:
         rows.append(("of these", f"{', '.join(rule.uses)}: only where measured"))
     if rule.explains:
-        rows.append(("explains", ", ".join(rule.explains)))
+        rows.append(("explains", ", ".join(explained(rule))))
     docs = limit_docs(rule.limits)
     for position, field in enumerate(fields(rule.limits)):
         value = number(getattr(rule.limits, field.name))

@@ -13,6 +13,8 @@ from optdoctor.trace import Trace
 
 LABEL = 15
 """Columns of the labels."""
+FROM_ZERO = "This log counts from 0: its step N stands here as N + 1"
+"""A reader's word that every step of the report depends on: it stands beside the verdict."""
 _SEPARATE = 3  # rules not examined up to which each has its own line
 
 
@@ -22,13 +24,9 @@ def rows(
     """[(label, lines)]; `in_full` findings above have named their own possible causes."""
     room = width - LABEL
     said = _said_above(diagnosis, in_full)
-    found = []
-    for label, names in _looked(diagnosis, said):
-        if names and diagnosis.findings:
-            found.append((label, _fitting(names, ", ", room, detail.foot)))
-    if unseen := _not_examined(diagnosis, said, room, detail):
-        found.append(("not examined", unseen))
-    if is_log(trace) and any(_is_inside(o.missing) for o in diagnosis.outcomes.values()):
+    found = _rules(diagnosis, said, room, detail) if detail.foot else _counts(diagnosis)
+    inside = any(_is_inside(o.missing) for o in diagnosis.outcomes.values())
+    if is_log(trace) and inside and detail.foot:
         framework = trace.facts.get("framework")
         ways = look_inside(str(framework) if framework else None)
         found.append(("look inside", [shorten(f"{label:<11}{code}", room) for label, code in ways]))
@@ -42,13 +40,39 @@ def rows(
                 ("doctor", [shorten(f"stepped back at step {event.step}: {reason}", room)])
             )
     for event in trace.events:
-        if event.kind == "gap":
+        if event.kind == "gap" and event.text != FROM_ZERO:
             found.append(("note", cut(wrap(prose(event.text), room), detail.lines)))
     if skipped := _skipped(trace):
         found.append(("note", [skipped]))
     if unit(trace) == "row":
         found.append(("note", ["This log has no step numbers"]))
     return found
+
+
+def _rules(
+    diagnosis: Diagnosis, said: set[str], room: int, detail: Detail
+) -> list[tuple[str, list[str]]]:
+    """The rules without a finding, by name."""
+    found = []
+    for label, names in _looked(diagnosis, said):
+        if names and diagnosis.findings:
+            found.append((label, _fitting(names, ", ", room, detail.foot)))
+    if unseen := _not_examined(diagnosis, said, room, detail):
+        found.append(("not examined", unseen))
+    return found
+
+
+def _counts(diagnosis: Diagnosis) -> list[tuple[str, list[str]]]:
+    """The rules without a finding, by what became of them."""
+    unseen = [len(diagnosis.with_status(s)) for s in (Status.SKIPPED, Status.ABSTAINED)]
+    counts = [(label, len(names)) for label, names in _looked(diagnosis, set())]
+    told = [f"{n} {label}" for label, n in (*counts, ("not examined", sum(unseen))) if n]
+    return [("other rules", [", ".join(told)])] if told else []
+
+
+def counts_from_zero(trace: Trace) -> bool:
+    """Whether the steps of the report are not those that the log prints."""
+    return any(event.kind == "gap" and event.text == FROM_ZERO for event in trace.events)
 
 
 def _skipped(trace: Trace) -> str:

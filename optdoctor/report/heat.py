@@ -16,6 +16,8 @@ CLASSES = 8
 """Steps of the hue; the last one lies beyond the limit."""
 COLUMNS = 240
 """Columns of the map; of several samples in one the worst counts."""
+FEW = 12
+"""Samples up to which each has a column of its own, as wide as the others."""
 _REACH = 3  # usual distances between samples over which a sample's colour lasts
 _SEEN = 3  # columns that a sample beyond the limit takes at least
 _DECADES = 7  # of the scale below the limit
@@ -58,6 +60,8 @@ class Map:
     onset: int
     sick: frozenset[str]
     """Names of the tensors that the finding holds."""
+    columns: tuple[int, ...] = ()
+    """The steps of the columns where each sample has its own; empty where x is the step."""
 
 
 def heat_map(findings: Sequence[Finding], trace: Trace) -> tuple[int, Map] | None:
@@ -94,6 +98,8 @@ def _map(evidence: Evidence, finding: Finding, trace: Trace) -> Map:
         in_percent = evidence.unit == "%" and channel(evidence.channel).unit == "share"
         limit = evidence.limit / 100 if in_percent else evidence.limit
     above = evidence.observed > evidence.limit
+    # Over a long run a few samples would be slivers in a void.
+    columns = tuple(series.steps.tolist()) if series.steps.size <= FEW else None
     scale = _scale(values, limit, above, channel(evidence.channel).unit)
     classes = scale.classes(values)  # [T, R]
     last = CLASSES - 1
@@ -104,7 +110,7 @@ def _map(evidence: Evidence, finding: Finding, trace: Trace) -> Map:
         channel=evidence.channel,
         scale=scale,
         tensors=tuple(trace.tensors[i] for i in order),
-        cells=_cells(classes, series, trace.steps),
+        cells=_cells(classes, series, trace.steps) if columns is None else _even(classes),
         worst=np.asarray(worst, np.float64),
         beyond=(classes == last).sum(axis=0) / count if limit is not None else count * 0.0,
         at_onset=values[min(onset, len(values) - 1)],
@@ -112,6 +118,7 @@ def _map(evidence: Evidence, finding: Finding, trace: Trace) -> Map:
         samples=int(series.count.max(initial=0)),
         onset=int(series.steps[min(onset, len(values) - 1)]),
         sick=frozenset(finding.tensors),
+        columns=() if columns is None else columns,
     )
 
 
@@ -144,6 +151,12 @@ def _steps(start: float, end: float, positive: NDArray[np.float64]) -> list[floa
         ends = (low, high) if start <= end else (high, low)
         return list(np.geomspace(*ends, CLASSES + 1).tolist())
     return list(np.linspace(start, end, CLASSES + 1).tolist())
+
+
+def _even(classes: NDArray[np.int8]) -> NDArray[np.int8]:
+    """[R, COLUMNS]: the samples side by side."""
+    at = np.arange(COLUMNS) * len(classes) // COLUMNS
+    return classes[at].T.copy()
 
 
 def _cells(classes: NDArray[np.int8], series: Series, span: tuple[int, int]) -> NDArray[np.int8]:

@@ -6,11 +6,12 @@ from itertools import groupby, takewhile
 import numpy as np
 from numpy.typing import NDArray
 
-from optdoctor.report.axes import x_axis
+from optdoctor.report.axes import sample_axis, x_axis
 from optdoctor.report.curve import Mark
 from optdoctor.report.heat import CLASSES, COLUMNS, Map
 from optdoctor.report.markup import code, escaped, isolated, said, table
-from optdoctor.report.wording import number, percent, quantity, shorten
+from optdoctor.report.tensors import bare_name
+from optdoctor.report.wording import counted, number, percent, quantity, shorten
 from optdoctor.trace import TensorInfo, Trace
 
 UNFOLDED = 40
@@ -31,20 +32,37 @@ def render(found: Map, trace: Trace, unit: str, mark: Mark | None, prefix: str) 
     room = max(
         (len(text) for text in (*names, *(f"> {title}" for title, _, _ in folds))), default=0
     )
-    first, last = trace.steps
-    line = None if mark is None else (mark.step - first) / max(last - first, 1) * COLUMNS
+    line = _line(found, trace.steps, mark)
     head = "largest value" if found.scale.limit is None else "beyond the limit"
     head = "largest" if found.scale.unit in ("share", "%") and found.scale.above else head
     top = (
-        f'<div class="heat"><div class="hd"></div><div class="hd">by {unit}</div>'
+        f'<div class="heat"><div class="hd"></div><div class="hd">{_across(found, unit)}</div>'
         f'<div class="hd">{head}</div></div>'
     )
     body = "".join(_fold(found, *fold, names, line) for fold in folds)
     body = body or _rows(found, list(range(len(names))), names, line)
-    labels = x_axis(trace.steps, unit, mark, _LETTER)
+    labels = (
+        sample_axis(found.columns, unit, _LETTER)
+        if found.columns
+        else x_axis(trace.steps, unit, mark, _LETTER)
+    )
     axis = f'<div class="heat foot"><div></div>{labels}<div></div></div>'
     figure = f'<div class="map" style="--lab:{min(room, _LABEL)}ch">{top}{body}{axis}</div>'
     return f"{figure}{_key(found)}{_numbers(found, unit, prefix)}"
+
+
+def _across(found: Map, unit: str) -> str:
+    return f"by sample, at its {unit}" if found.columns else f"by {unit}"
+
+
+def _line(found: Map, span: tuple[int, int], mark: Mark | None) -> float | None:
+    """Where the mark's line stands, in columns; between samples, before the first after it."""
+    if mark is None:
+        return None
+    if found.columns:
+        before = sum(step < mark.step for step in found.columns)
+        return before / len(found.columns) * COLUMNS
+    return (mark.step - span[0]) / max(span[1] - span[0], 1) * COLUMNS
 
 
 def _labels(tensors: Sequence[TensorInfo]) -> list[str]:
@@ -52,8 +70,9 @@ def _labels(tensors: Sequence[TensorInfo]) -> list[str]:
     parts = [tensor.name.split(".") for tensor in tensors]
     alike = takewhile(lambda same: len(set(same)) == 1, zip(*parts, strict=False))
     shared = len(list(alike)) if len(parts) > 1 else 0
-    tails = [".".join(p[min(shared, len(p) - 1) :]) for p in parts]
-    return [shorten(tail.removesuffix(".weight"), _LABEL) for tail in tails]
+    # "4.weight", not "weight" nor "4": a name, if a short one, has two parts.
+    tails = [".".join(p[max(min(shared, len(p) - 2), 0) :]) for p in parts]
+    return [shorten(bare_name(tail, tails), _LABEL) for tail in tails]
 
 
 def _groups(found: Map) -> Iterator[tuple[str, list[int]]]:
@@ -190,7 +209,8 @@ def _key(found: Map) -> str:
     if scale.limit is not None:
         way = "above" if scale.above else "below"
         text = f"The last colour lies {way} the limit, {quantity(scale.limit, unit)}."
-    text += f" {found.samples:,} samples; empty where none is near."
+    count = counted(found.samples, "sample")
+    text += f" {count}." if found.columns else f" {count}; empty where none is near."
     return (
         f'<div class="key"><div class="ramp" aria-hidden="true">{ramp}</div>'
         f'<div class="rt" aria-hidden="true">{numbers}</div><p>{said(text)}</p></div>'

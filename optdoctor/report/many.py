@@ -15,10 +15,12 @@ from optdoctor.report.wording import (
     counted,
     fixed,
     is_home,
+    middle,
     origin_name,
     path_parts,
     plain,
     prose,
+    short_name,
     shorten,
 )
 from optdoctor.store import Series
@@ -34,7 +36,7 @@ ASCII = str.maketrans(
 
 _SHARED = 1000  # largest over smallest loss up to which runs share a scale
 _PARTS = 12  # medians of a run's curve
-_NAME = 10  # columns that a run's name has at least
+_NAME = 18  # columns that a run's name has at least: trainer_state.json
 
 
 def render_many(
@@ -46,12 +48,12 @@ def render_many(
     low, high = _bounds(np.concatenate(medians) if medians else np.empty(0))
     shared = low > 0 and high / low <= _SHARED
     log = shared and high / low > LOG_RATIO
-    scale = f"loss {fixed(high, 2)}-{fixed(low, 2)}" if shared else "loss"
+    scale = f"loss {fixed(low, 2)}-{fixed(high, 2)}" if shared else "loss"
     bars = max(_PARTS, len(scale))
     told = [row_of(diagnosis, trace) for diagnosis, trace in ordered]
     right = max((columns(f) + columns(since) + 2 for _, _, f, since in told if since), default=0)
     room = width - 2 - 2 - bars - 1 - 6 - 2 - 8 - 2 - right
-    names = [shorten(name, max(room, _NAME)) for name in run_names(ordered)]
+    names = _fitting(run_names(ordered), max(room, _NAME))
     wide = max((columns(name) for name in names), default=3)
     header = f"  {'run':<{wide}}  {scale:<{bars}} {'end':>6}  {'severity':<8}  finding"
     header += "since".rjust(width - columns(header)) if right else ""
@@ -105,6 +107,13 @@ def run_names(runs: Sequence[tuple[Diagnosis, Trace]]) -> list[str]:
     ]
 
 
+def _fitting(names: list[str], width: int) -> list[str]:
+    """The names in at most `width` columns, as far apart as they were."""
+    short = [short_name(name, width) for name in names]
+    apart = len(set(short)) == len(set(names))
+    return short if apart else [shorten(name, width) for name in names]
+
+
 def _folder(runs: Sequence[tuple[Diagnosis, Trace]]) -> str:
     """`runs/   ` if all runs come from one folder, else nothing."""
     parents = {path_parts(trace.origin)[:-1] for _, trace in runs}
@@ -147,7 +156,7 @@ def _medians(trace: Trace) -> NDArray[np.float64]:
 def _median(series: Series, rows: NDArray[np.int64]) -> float:
     values = np.asarray(series.values[rows], np.float64)
     finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if finite.size * 2 > values.size else float("nan")
+    return middle(finite) if finite.size * 2 > values.size else float("nan")
 
 
 def _bounds(values: NDArray[np.float64]) -> tuple[float, float]:
@@ -159,7 +168,8 @@ def _bars(parts: NDArray[np.float64], low: float, high: float, log: bool) -> str
     def height(value: float) -> int:
         if high == low:
             return 0
-        share = (value - low) / (high - low)
+        # Halves keep the difference of the two largest floats finite.
+        share = (value / 2 - low / 2) / (high / 2 - low / 2)
         if log:
             share = float(np.log(value / low) / np.log(high / low))
         return min(int(share * len(BLOCKS)), len(BLOCKS) - 1)

@@ -153,7 +153,7 @@ def _remedy(number: int, remedy: Remedy, sub: str) -> Iterable[str]:
     yield f"**{SAFETY[treatment.safety]}**, {WHEN[treatment.when]}, for finding {of}"
     for label, line in remedy.code:
         yield f"{escaped(label)}:"
-        yield block([line], "python")
+        yield block(line.split("\n"), "python")
     changes = [f"{code(knob)} {code(old)} to {code(new)}" for knob, old, new in remedy.changes]
     basis = f"Basis: {BASIS[treatment.basis]}"
     basis += f": {escaped(treatment.source)}" if treatment.source else ""

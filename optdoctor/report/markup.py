@@ -8,6 +8,7 @@ from optdoctor.report.wording import plain
 
 _MINUS = re.compile(r"(?<![\w.\-])-(?=\d)")
 _LONG = 40  # characters beyond which a number's cell may break
+_WHOLE = 30  # characters up to which a name is not broken
 _UNIT = re.compile(r"(?<=\d) (?=%)")
 
 
@@ -27,8 +28,9 @@ def said(text: str) -> str:
 
 
 def code(text: object) -> str:
-    """A name that the reader may type."""
-    return f"<code>{isolated(text)}</code>"
+    """A name that the reader may type; one that fits a phone's screen stays on its line."""
+    kind = ' class="w"' if len(plain(str(text))) <= _WHOLE else ""
+    return f"<code{kind}>{isolated(text)}</code>"
 
 
 def table(head: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], label: str) -> str:

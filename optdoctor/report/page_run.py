@@ -5,15 +5,18 @@ from dataclasses import dataclass
 
 from optdoctor import __version__
 from optdoctor.findings import Diagnosis
-from optdoctor.report import heat, heat_figure, slots, svg, text
+from optdoctor.report import curve, heat, heat_figure, slots, svg, text
 from optdoctor.report.account import BASIS, SAFETY, WHEN, Account, Possible, Remedy, Told, account
 from optdoctor.report.curve import loss_of
 from optdoctor.report.markup import code, escaped, isolated, said, table
 from optdoctor.report.wording import counted, number, shorten
+from optdoctor.store import Series
 from optdoctor.trace import Trace
 
 _NAME = 60  # characters of a name in the head
 _DOT = " \u00b7 "
+BELOW = (("lr", "Learning rate"), ("grad_norm", "Gradient norm"))
+"""(channel, title) of the curves under the loss."""
 EVENTS = 100
 """Events that are listed."""
 CHANNELS = 100
@@ -132,9 +135,30 @@ def _loss(diagnosis: Diagnosis, trace: Trace) -> str:
         loss, trace.steps, name="Loss", unit=unit, evaluation=evaluation, mark=mark, until=until
     )
     caption = svg.caption(loss, evaluation, unit)
+    below = "".join(
+        _curve_below(trace.series[name], trace, title, mark, until)
+        for name, title in BELOW
+        if name in trace.series and trace.series[name].num_finite > 1
+    )
     return (
         '<section style="margin-top:26px"><figure><figcaption><b>Loss</b> '
-        f'{said(caption)}</figcaption><div class="plot">{drawn}</div></figure></section>'
+        f'{said(caption)}</figcaption><div class="plot">{drawn}</div></figure>{below}</section>'
+    )
+
+
+def _curve_below(
+    series: Series, trace: Trace, title: str, mark: curve.Mark | None, until: int | None
+) -> str:
+    """A low curve over the steps of the loss, so that the eye can go down at the marked one."""
+    unit, smoothed = slots.unit(trace), title != BELOW[0][1]
+    at = None if mark is None else curve.Mark(mark.step)
+    drawn = svg.curve(
+        series, trace.steps, name=title, unit=unit, mark=at, until=until, smoothed=smoothed
+    )
+    caption = svg.caption(series, None, unit, smoothed=smoothed)
+    return (
+        f"<figure><figcaption><b>{title}</b> {said(caption)}</figcaption>"
+        f'<div class="plot low">{drawn}</div></figure>'
     )
 
 
@@ -198,8 +222,8 @@ def _remedy(position: int, remedy: Remedy, num_findings: int, prefix: str, level
         f"{code(knob)} {isolated(old)} \u2192 {isolated(new)}" for knob, old, new in remedy.changes
     )
     spelled = "".join(
-        f'<dt>{isolated(label)}</dt><dd><pre tabindex="0">{escaped(line)}</pre></dd>'
-        for label, line in remedy.code
+        f'<dt>{isolated(label)}</dt><dd><pre tabindex="0">{_code_lines(code_)}</pre></dd>'
+        for label, code_ in remedy.code
     )
     return (
         f'<div class="treat"><h{level}>{position}&ensp;{said(remedy.title)}</h{level}>'
@@ -208,6 +232,10 @@ def _remedy(position: int, remedy: Remedy, num_findings: int, prefix: str, level
         + (f'<p class="facts">Changes {changes}</p>' if changes else "")
         + f'<p class="facts">Basis: {source}</p></div>'
     )
+
+
+def _code_lines(code_: str) -> str:
+    return "\n".join(escaped(line) for line in code_.split("\n"))
 
 
 def _run(told: Account) -> str:

@@ -1,12 +1,19 @@
 """What one finding answers: what, where, since, why, do, sure; a slot with nothing is absent."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from optdoctor.channels import channel
-from optdoctor.findings import Diagnosis, Differential, Finding, NotExamined, Treatment
+from optdoctor.findings import (
+    Diagnosis,
+    Differential,
+    Finding,
+    NotExamined,
+    Severity,
+    Treatment,
+)
 from optdoctor.knowledge.knobs import spell
 from optdoctor.report.tensors import fold
 from optdoctor.report.wording import (
@@ -20,6 +27,7 @@ from optdoctor.report.wording import (
     plain,
     prose,
     sentence,
+    short_words,
     wrap,
 )
 from optdoctor.trace import Event, Trace
@@ -37,26 +45,55 @@ class Detail:
 
     explained: bool = True
     """Where and since and why of a symptom whose cause stands above it."""
-    lines: int = 6
+    lines: int = 1000
     """Most lines of one sentence."""
-    treatments: int = 4
+    treatments: int = 1000
+    evidence: int = 1000
+    """Most numbers of one finding beside the one that says what it is."""
+    causes: int = 1000
+    """Most possible causes of one finding that nobody could look at."""
+    groups: int = 3
+    """Most groups of tensors that are named."""
     sure: bool = True
     """How sure each finding is, where nothing else must go for it."""
     foot: int = 6
-    """Most lines of one list below the findings."""
+    """Most lines of one list below the findings; with 0 one of their lengths."""
 
 
-DETAILS = (
-    Detail(),
-    Detail(foot=3),
-    Detail(foot=2),
-    Detail(explained=False, foot=2),
-    Detail(explained=False, lines=3, treatments=2, foot=2),
-    Detail(explained=False, lines=2, treatments=2, foot=1),
-    Detail(explained=False, lines=2, treatments=1, foot=1),
-    Detail(explained=False, lines=1, treatments=1, foot=1),
-    Detail(explained=False, lines=1, treatments=1, sure=False, foot=1),
+WHOLE = Detail()
+_SHORTER: tuple[Mapping[str, int | bool], ...] = (
+    {"foot": 3},
+    {"foot": 2},
+    {"explained": False},
+    {"causes": 3, "evidence": 4},
+    {"foot": 1},
+    {"treatments": 3},
+    {"evidence": 2},
+    {"sure": False},
+    {"causes": 1},
+    {"treatments": 2},
+    {"groups": 2},
+    {"evidence": 1},
+    {"foot": 0},
+    {"treatments": 1},
+    {"groups": 1, "evidence": 0},
+    {"causes": 0},
+    # Whole items have gone by now; what is left is cut.
+    {"lines": 4},
+    {"lines": 3},
+    {"lines": 2},
+    {"lines": 1},
 )
+"""What goes, in this order, until the report fits."""
+
+
+def details() -> Iterator[Detail]:
+    """From the whole report to the shortest."""
+    detail = WHOLE
+    yield detail
+    for change in _SHORTER:
+        detail = replace(detail, **change)  # type: ignore[arg-type]
+        yield detail
 
 
 def ordered(diagnosis: Diagnosis) -> list[Finding]:
@@ -80,7 +117,15 @@ def is_log(trace: Trace) -> bool:
 
 def worded(text: str, trace: Trace) -> str:
     """A rule's words as this trace's report says them."""
-    return in_rows(prose(text)) if unit(trace) == "row" else prose(text)
+    words = short_words(prose(text))
+    return in_rows(words) if unit(trace) == "row" else words
+
+
+def treatments(finding: Finding) -> tuple[Treatment, ...]:
+    """What a report may advise: nobody stops a run for a note, which tells of no harm."""
+    if finding.severity is not Severity.NOTE:
+        return finding.treatments
+    return tuple(t for t in finding.treatments if t.when != "now")
 
 
 def span(finding: Finding, trace: Trace) -> str:
@@ -105,13 +150,15 @@ def render(
     quoted: bool,
     printed: dict[str, int],
     position: int,
+    later: Mapping[str, str],
     detail: Detail,
     width: int,
 ) -> list[str]:
     """Lines of all slots.
 
     `quoted`: the verdict has said the summary already. `printed`: {code of a treatment: number of
-    the finding that printed it}, extended by what this one prints.
+    the finding that printed it}, extended by what this one prints. `later`: {possible cause: where
+    it was found, though not as one}.
     """
     room = width - _INDENT
     evidence = [worded(sentence(row), trace) for row in finding.evidence]
@@ -119,14 +166,15 @@ def render(
     brief = bool(finding.causes.found) and not detail.explained
     rows: list[tuple[str, list[str]]] = [("what", cut(wrap(what, room), detail.lines))]
     if not brief:
-        place = where(finding, trace)
+        place = where(finding, trace, detail.groups)
         rows += [
             ("where", cut(wrap(place, room), detail.lines) if place else []),
             ("since", cut(wrap(since(finding, trace), room), detail.lines)),
-            ("why", _why(finding, evidence[1:], room, detail)),
+            ("why", _why(finding, evidence[1:], later, room, detail)),
         ]
-    treatments = finding.treatments[: detail.treatments]
-    rows.append(("do", _do(treatments, trace, printed, position, room, detail)))
+    chosen = treatments(finding)[: detail.treatments]
+    label = "try" if finding.severity is Severity.NOTE else "do"
+    rows.append((label, _do(chosen, trace, printed, position, room, detail)))
     if not brief and detail.sure:
         rows.append(("sure", [sure(finding)]))
     return [
@@ -136,14 +184,14 @@ def render(
     ]
 
 
-def where(finding: Finding, trace: Trace) -> str:
+def where(finding: Finding, trace: Trace, groups: int = 3) -> str:
     """The tensors and what the cited channel was in them; "" for a finding without tensors."""
     if not finding.tensors:
         return ""
     total = sum(tensor.in_optimizer for tensor in trace.tensors)
     if len(finding.tensors) >= total:
         return f"all {total} tensors{_range(finding, trace)}"
-    names = fold(finding.tensors, trace.tensors)
+    names = fold(finding.tensors, trace.tensors, groups)
     return f"{names}{_range(finding, trace)}. {len(finding.tensors)} of {total} tensors"
 
 
@@ -191,31 +239,60 @@ def sure(finding: Finding) -> str:
 def _event(event: Event) -> str:
     change = "" if event.old is event.new is None else f"{event.old} -> {event.new}"
     said = event.text if change and str(event.new) in event.text else f"{event.text} {change}"
-    said = prose(said).strip()
+    said = short_words(prose(said)).strip()
     kind = {"resume": "first after the resume"}.get(event.kind, event.kind.replace("-", " "))
     return f"{kind}: {said}" if said else kind
 
 
-def _why(finding: Finding, further: Sequence[str], room: int, detail: Detail) -> list[str]:
+def _why(
+    finding: Finding, further: Sequence[str], later: Mapping[str, str], room: int, detail: Detail
+) -> list[str]:
     lines = [
-        line for text in further[: detail.lines] for line in cut(wrap(text, room), detail.lines)
+        line for text in further[: detail.evidence] for line in cut(wrap(text, room), detail.lines)
     ]
-    return lines if finding.causes.found else lines + _possible(finding.causes, room, detail)
+    if finding.causes.found:
+        return lines
+    return lines + _possible(finding.causes, later, room, detail)
 
 
-def _possible(causes: Differential, room: int, detail: Detail) -> list[str]:
+def found_elsewhere(finding: Finding, findings: Sequence[Finding], trace: Trace) -> dict[str, str]:
+    """{possible cause that is found, but not as a cause of this: where it stands}.
+
+    The engine calls it clear at the steps in question; a reader would take that for never found.
+    """
+    told = {}
+    for name in (*finding.causes.clear, *finding.causes.ruled_out):
+        of = [(i, f) for i, f in enumerate(findings, 1) if f.rule == name]
+        for number_, other in of[:1]:
+            after = "later, " if other.steps[0] > finding.steps[0] else ""
+            told[name] = f"finding {number_}: {after}{span(other, trace)}"
+    return told
+
+
+def _possible(
+    causes: Differential, later: Mapping[str, str], room: int, detail: Detail
+) -> list[str]:
     """The causes that were looked for and the ones that were not, as a table."""
     lines = []
-    for label, names in (("ruled out", causes.ruled_out), ("clear", causes.clear)):
+    for label, found in (("ruled out", causes.ruled_out), ("clear", causes.clear)):
+        names = [name for name in found if name not in later]
         for i, line in enumerate(wrap(", ".join(names), room - 15) if names else []):
             lines.append(f"{'' if i else label:<15}{line}")
-    shown = causes.not_examined[: max(detail.lines - 1, 1)]
+    for i, (name, where_) in enumerate(later.items()):
+        head, *tail = wrap(f"{name}: {where_}", room - 15)
+        lines.append(f"{'' if i else 'not its cause':<15}{head}")
+        lines += [f"{'':<15}{line}" for line in tail]
+    shown = causes.not_examined[: detail.causes]
     wide = max((columns(entry.rule) for entry in shown), default=0)
     for i, entry in enumerate(shown):
-        reason = lack(entry, max(room - 15 - wide - 2, 12))
+        left = max(room - 15 - wide - 2, 12)
+        # A list of channels says itself how many more there are; a sentence stays whole.
+        told = lack(entry, left if entry.missing or detail.lines == 1 else 10_000)
+        reason, *tail = wrap(told, left)
         lines.append(f"{'' if i else 'not examined':<15}{entry.rule:<{wide}}  {reason}")
+        lines += [f"{'':<{15 + wide + 2}}{line}" for line in tail]
     if more := len(causes.not_examined) - len(shown):
-        lines.append(f"{'':<15}and {more} more")
+        lines.append(f"{'':<15}and {more} more" if shown else f"{'not examined':<15}{more} causes")
     return lines
 
 
@@ -231,7 +308,10 @@ def lack(entry: NotExamined, room: int = 10_000) -> str:
         text = f"needs {', '.join(needs[:kept])}{more}"
         if columns(text) <= room:
             return text
-    return beginning(f"needs {needs[0]}", room)
+    # One of several that would do is true as well, and a name is typed or of no use.
+    first = f"needs {entry.missing[0].partition('|')[0]}"
+    more = f" and {len(needs) - 1} more" if len(needs) > 1 else ""
+    return f"{first}{more}" if columns(first + more) <= room else first
 
 
 def _do(
@@ -257,6 +337,15 @@ def _do(
         lines += [f"{first}{' ' * gap}{treatment.safety}", *rest]
         for label, code in spelled:
             printed[code] = position
-            head, *tail = wrap(plain(code), room - 13)
-            lines += [f"  {label:<11}{head}", *(f"{'':<13}{line}" for line in tail)]
+            of_code = [line for row in code.split("\n") for line in _code_lines(row, room - 13)]
+            lines += [f"  {'' if i else label:<11}{line}" for i, line in enumerate(of_code)]
     return lines
+
+
+def _code_lines(code: str, room: int) -> list[str]:
+    """One line of code; where it is too long, its remark stands on a line of its own."""
+    code = plain(code)
+    statement, hash_, remark = code.partition("  # ")
+    if columns(code) <= room or not hash_:
+        return wrap(code, room)
+    return [*wrap(statement, room), *(f"# {line}" for line in wrap(remark, room - 2))]

@@ -36,10 +36,12 @@ def curve(
     evaluation: Series | None = None,
     mark: Mark | None = None,
     until: int | None = None,
+    smoothed: bool = True,
 ) -> str:
     """A figure of a step channel: raw values, running median, what is not finite, the mark.
 
-    `mark` is where the first finding begins, `until` the step at which it ends.
+    `mark` is where the first finding begins, `until` the step at which it ends; `smoothed` draws
+    the median where there are many values, which a plan, as of the rate, has no need of.
     """
     frame = frame_of([loss] + ([evaluation] if evaluation is not None else []), span)
     gaps = _gaps(loss, frame)
@@ -47,7 +49,7 @@ def curve(
     if mark is not None and until is not None and until > mark.step:
         shapes.append(_rect("held", *_edges(frame, mark.step, until)))
     shapes += [_rect("span", left, right) for left, right, _ in gaps]
-    smooth = loss.num_finite >= SMOOTHED
+    smooth = smoothed and loss.num_finite >= SMOOTHED
     shapes.append(f'<path class="{"raw" if smooth else "ln"}" d="{_raw(loss, frame)}"/>')
     if not smooth:
         shapes.append(f'<path class="pt" d="{_alone(loss, frame)}"/>')
@@ -70,10 +72,10 @@ def curve(
     )
 
 
-def caption(loss: Series, evaluation: Series | None, unit: str) -> str:
+def caption(loss: Series, evaluation: Series | None, unit: str, *, smoothed: bool = True) -> str:
     """What the figure shows, and how much of it is not finite."""
     text = f"per {unit}"
-    if loss.num_finite >= SMOOTHED:
+    if smoothed and loss.num_finite >= SMOOTHED:
         text += " (grey), running median (blue)"
     if evaluation is not None and evaluation.num_finite:
         text += ", validation (circles)" if evaluation.rows <= _DOTS else ", validation (dashed)"

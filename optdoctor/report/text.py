@@ -6,7 +6,7 @@ from optdoctor import __version__
 from optdoctor.findings import Diagnosis, Finding, Status
 from optdoctor.report import curve, footer, slots
 from optdoctor.report.many import ASCII, render_many
-from optdoctor.report.slots import DETAILS, Detail, ordered, unit
+from optdoctor.report.slots import WHOLE, Detail, details, ordered, unit
 from optdoctor.report.verdict import sentences
 from optdoctor.report.wording import (
     columns,
@@ -16,6 +16,7 @@ from optdoctor.report.wording import (
     origin_name,
     plain,
     prose,
+    short_name,
     shorten,
     wrap,
 )
@@ -43,8 +44,9 @@ _STYLES = (
     (r"^\d+ CRITICAL\b|^▲|\bcritical\b|\bNaN\b", "bold #d75f00"),
     (r"^\d+ WARN\b|^△", "bold #af8700"),
     (r"^\d+ NOTE\b|^·", "bold blue"),
-    (r"^  (what|where|since|why|do|sure) ", "dim"),
-    (r"^(ruled out|clear|not examined|look inside|crashed|doctor|note|cost|page) .*$", "dim"),
+    (r"^  (what|where|since|why|do|try|sure) ", "dim"),
+    (r"^(ruled out|clear|not examined|other rules|look inside|crashed|doctor) .*$", "dim"),
+    (r"^(note|more|cost|page) .*$", "dim"),
     (r"^ {15}.*$", "dim"),
 )
 
@@ -60,9 +62,12 @@ def render(
 ) -> str:
     """The report of one run; `cost` and `page` are lines that only the caller knows."""
     told = {"cost": cost, "page": page}
+    whole = _told(diagnosis, trace, WHOLE, width)
     lines: list[str] = []
-    for detail in DETAILS:
-        lines = _lines(diagnosis, trace, told, detail, width, ascii)
+    for detail in details():
+        found = _told(diagnosis, trace, detail, width)
+        more = _more(trace, page) if found != whole or len(diagnosis.findings) > IN_FULL else None
+        lines = _lines(diagnosis, trace, found, {"more": more, **told}, detail, width, ascii)
         if len(lines) <= LINES:
             break
     text = "\n".join(line.rstrip() for line in lines)
@@ -93,20 +98,11 @@ def coloured(text: str) -> "Text":
     return styled
 
 
-def _lines(
-    diagnosis: Diagnosis,
-    trace: Trace,
-    told: dict[str, str | None],
-    detail: Detail,
-    width: int,
-    ascii: bool,
-) -> list[str]:
+def _told(diagnosis: Diagnosis, trace: Trace, detail: Detail, width: int) -> list[str]:
+    """The lines of the findings."""
     findings = ordered(diagnosis)
-    quoted, said = sentences(diagnosis, trace, findings)
-    opening = cut(_opening(diagnosis.verdict.upper(), said, width), max(detail.lines, 3))
-    lines = [_head(trace, width), "", *opening]
-    if drawn := loss_curve(diagnosis, trace, ascii=ascii):
-        lines += ["", *drawn]
+    quoted, _ = sentences(diagnosis, trace, findings)
+    lines: list[str] = []
     printed: dict[str, int] = {}
     for position, finding in enumerate(findings):
         lines += [""] if position <= IN_FULL else []
@@ -118,11 +114,40 @@ def _lines(
                 quoted=finding in quoted,
                 printed=printed,
                 position=position + 1,
+                later=slots.found_elsewhere(finding, findings, trace),
                 detail=detail,
                 width=width,
             )
-    if len(findings) > IN_FULL:
-        lines.append(f"  for more: optdoctor explain {plain(findings[IN_FULL].rule)}"[:width])
+    return lines
+
+
+def _more(trace: Trace, page: str | None) -> str:
+    """Where stands what the report left out."""
+    if page:
+        return "what is left out here is on the page"
+    if not trace.reader:
+        return "what is left out here is in doctor.diagnosis"
+    return "optdoctor analyze PATH --format html -o report.html"
+
+
+def _lines(
+    diagnosis: Diagnosis,
+    trace: Trace,
+    found: list[str],
+    told: dict[str, str | None],
+    detail: Detail,
+    width: int,
+    ascii: bool,
+) -> list[str]:
+    _, said = sentences(diagnosis, trace, ordered(diagnosis))
+    opening = cut(_opening(diagnosis.verdict.upper(), said, width), max(detail.lines, 3))
+    lines = [_head(trace, width), "", *opening]
+    if footer.counts_from_zero(trace):
+        indent = " " * (len(diagnosis.verdict) + 2)
+        lines += [indent + line for line in wrap(f"{footer.FROM_ZERO}.", width - len(indent))]
+    if drawn := loss_curve(diagnosis, trace, ascii=ascii):
+        lines += ["", *drawn]
+    lines += found
     foot = footer.rows(diagnosis, trace, in_full=IN_FULL, width=width, detail=detail)
     for label, text in told.items():
         if text:
@@ -155,7 +180,7 @@ def _head(trace: Trace, width: int) -> str:
         room = width - columns(title) - columns(tail) - 6
         if columns(name) <= room:
             break
-    title += f"   {shorten(name, max(room, 8))}" if name else ""
+    title += f"   {short_name(name, max(room, 8))}" if name else ""
     return shorten(f"{title}   {tail}", width)
 
 

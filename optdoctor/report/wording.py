@@ -7,7 +7,10 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import PurePath
 
+import numpy as np
+
 from optdoctor.findings import Evidence
+from optdoctor.store import FloatArray
 
 COUNTED = frozenset({"rows", "elements", "steps", "losses", "tensors", "weights", "samples"})
 """Units of counts: the number comes before its noun, which the evidence already holds."""
@@ -16,6 +19,8 @@ _GENERIC = re.compile(
     r"|optdoctor-run|(earlier-|version_)?\d+"
 )
 """Names of files and folders that say nothing without their folder."""
+_WORD = 48  # columns of the longest word of a sentence: a tensor's name may have hundreds
+_BREAKS = "/._- "  # where a name is cut rather than within a word
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -45,6 +50,11 @@ def fixed(value: float, digits: int = 3) -> str:
         return number(value, digits)
     places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     return f"{value:.{places}f}"
+
+
+def middle(values: FloatArray) -> float:
+    """The median of finite values, also where the sum of two of them would be infinite."""
+    return float(np.median(np.asarray(values, np.float64) / 2) * 2)
 
 
 def percent(value: float) -> str:
@@ -77,10 +87,19 @@ def plain(text: str) -> str:
     return "".join("\ufffd" if unicodedata.category(c)[0] == "C" else c for c in spaced)
 
 
-def prose(text: str) -> str:
-    """A rule's words in a terminal: no back-ticks, 1e-8 for 1e-08, 7.1 % for 7.1%."""
+def prose(text: str, *, ticks: bool = False) -> str:
+    """A rule's words in a terminal: 1e-8 for 1e-08, 7.1 % for 7.1%, back-ticks only with `ticks`.
+
+    Names of a sentence are told by it; those of a page that explains are words like others.
+    """
     text = re.sub(r"(\d)e\+?(-?)0*(\d)", r"\1e\2\3", plain(text))
-    return re.sub(r"(\d)%", r"\1 %", text).replace("`", "")
+    text = re.sub(r"(\d)%", r"\1 %", text)
+    return text if ticks else text.replace("`", "")
+
+
+def short_words(text: str) -> str:
+    """`text` without the middles of words that would take its place: names of tensors."""
+    return " ".join(shorten(word, _WORD) for word in text.split(" "))
 
 
 def in_rows(text: str) -> str:
@@ -149,20 +168,42 @@ def shorten(text: str, width: int) -> str:
     room = max(width - 2, 0)
     while head and columns(head) > (room + 1) // 2:
         head = head[:-1]
+    if (whole := max(map(head.rfind, _BREAKS))) * 2 > len(head):
+        head = head[:whole]
     rest = text[len(head) :]
     tail = rest
     while tail and columns(head) + columns(tail) > room:
         tail = tail[1:]
-    return f"{head}..{tail}"
+    starts = [at for at in map(tail.find, _BREAKS) if 0 <= at * 2 < len(tail)]
+    tail = tail[min(starts, default=0) :]
+    return f"{head}..{tail.removeprefix('.')}"
+
+
+def short_name(name: str, width: int) -> str:
+    """The name of a run in at most `width` columns: first without a file that says nothing."""
+    folder, _, last = name.rpartition("/")
+    if columns(name) <= width or not folder:
+        return shorten(name, width)
+    return short_name(folder if _GENERIC.fullmatch(last) else last, width)
 
 
 def beginning(text: str, width: int) -> str:
-    """`text` in at most `width` columns, its end left out where it is longer."""
+    """`text` in at most `width` columns, its end left out where it is longer.
+
+    It ends with a whole clause where half of it or more can stay, else with a whole word.
+    """
     if columns(text) <= width:
         return text
+    clause = re.split(r"[;:,](?= )", text)
+    for kept in range(len(clause) - 1, 0, -1):
+        end = len(text) - sum(len(part) + 1 for part in clause[kept:])
+        if columns(text[:end]) <= width and 2 * end >= width:
+            return text[:end]
     while text and columns(text) > width - 2:
         text = text[:-1]
-    return f"{text.rstrip()}.."
+    words = text.rpartition(" ")[0]
+    text = words if 2 * len(words) > len(text) else text
+    return f"{text.rstrip(' ,;:.')}.."
 
 
 def cut(lines: list[str], most: int) -> list[str]:

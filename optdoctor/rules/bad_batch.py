@@ -1,10 +1,10 @@
 """Single batches raise the loss and the gradient norm at once.
 
 ## What it finds
-Rows at which both the loss and the gradient norm stand more than `deviations` robust standard
-deviations above the 64 rows before (of their log2, from the differences of neighbours), with a loss
-that rises and comes back at once, at the next row or after a file of up to 16 bad batches. The loss
-alone or the norm alone never counts. Where such rows come again, the evidence says whether at a
+Rows at which both the loss and the gradient norm stand more than 6 robust standard deviations above
+the 64 rows before (of their log2, from the differences of neighbours), with a loss that rises and
+comes back at once, at the next row or after a file of up to 16 bad batches. The loss alone or the
+norm alone never counts. Where such rows come again, the evidence says whether at a
 constant distance, and names the batch where the run records it.
 ## Why it matters
 The loss of a broken batch is its own: it rises at the very step whose gradient it makes. What it
@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optdoctor import rule
-from optdoctor.curves import lookup, unmasked
+from optdoctor.curves import FILTERED_BY, lookup, unmasked, witness
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
 from optdoctor.store import IntArray, Series
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace
@@ -103,7 +103,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     if cannot := _cannot_judge(trace):
         return Abstain(cannot)
     norm_series = trace.series[name]
-    loss_series = unmasked(trace.series["loss"], norm_series if name == "grad_norm" else None)
+    loss_series = unmasked(trace.series["loss"], witness(trace))
     losses = loss_series.high[np.isfinite(loss_series.high)]
     soft = SOFT * float(np.median(losses[:AROUND])) if losses.size else 0.0
     if not soft > 0 or losses.min() < 0:
@@ -132,22 +132,24 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     height, usual = float(loss.rise[worst]), 2 ** float(norm.middle[at[worst]])
     alarm = len(inside) > limits.few or height > limits.blip
     step = int(loss.steps[worst])
-    times = f"times its usual level at step {step}, and back at once"
-    often = f"{len(single)} times " if len(single) > 1 else ""
+    end = int(loss.steps[single[-1][1]])
+    times = f"the loss over its usual level at step {step}, and back at once"
+    often = f"{len(single)} times, " if len(single) > 1 else ""
     who = f"{longest} batches in a row raise" if longest > 1 else "a batch raises"
-    said = f"{often}{'up to ' * (longest > 1)}{who}"
+    said = f"{often}{'up to ' * (longest > 1 < len(single))}{who}"
+    when = f", from step {steps[0]} to step {end}, most" if end > steps[0] else ""
     return [
         Finding(
             severity=Severity.WARN if alarm else Severity.NOTE,
             summary=(
-                f"{said[0].upper()}{said[1:]} loss and gradient norm at once, first at step"
-                f" {steps[0]}: the loss {2**height:.3g}-fold, {both[worst]:.3g} standard deviations"
-                f" (limit {limits.deviations:g})."
+                f"{said[0].upper()}{said[1:]} loss and gradient norm at once{when} at step"
+                f" {step}: the loss {2**height:.3g}-fold, and both at least {both[worst]:.3g}"
+                f" standard deviations (limit {limits.deviations:g})."
             ),
-            steps=(int(steps[0]), int(loss.steps[single[-1][1] + AROUND])),
+            steps=(int(steps[0]), end),
             evidence=(
-                _deviation("loss", step, loss.score[worst], limits),
-                _deviation(name, step, of_norm[worst], limits),
+                _deviation("loss", "loss", step, loss.score[worst], limits),
+                _deviation(name, "gradient norm", step, of_norm[worst], limits),
                 Evidence("loss", times, 2**height, 2**limits.blip, "times"),
                 *_recurrence(steps, len(inside), trace, limits),
             ),
@@ -227,8 +229,9 @@ def _tops(both: Floats, limit: float) -> list[int]:
 def _parted(tops: list[int], loss: _Rise) -> tuple[list[tuple[int, int]], list[int]]:
     """(first, last row) of the rises that came and went at once; first rows of those that did not.
 
-    Left out: one whose course is not known yet; what follows a lasting one within the window and so
-    is judged against rows from before it; a first one in a run that is lost already.
+    Left out: one whose course is not known yet, unless others came before it; what follows a
+    lasting one within the window and so is judged against rows from before it; a first one in a run
+    that is lost already.
     """
     single: list[tuple[int, int]] = []
     lasting: list[int] = []
@@ -244,15 +247,17 @@ def _parted(tops: list[int], loss: _Rise) -> tuple[list[tuple[int, int]], list[i
         down = np.flatnonzero(level[top:] < half)
         last = top + int(down[0]) - 1 if down.size else len(level) - 1
         after = level[last + 1 : last + 1 + AROUND]
+        usual = float(loss.middle[top])
+        before, begin = (level[first - 1 : first + 1] - usual) / (level[top] - usual)
+        begins = bool(before <= 1 - BEGINS and begin >= BEGINS)
         if last - first < LONGEST and len(after) < AROUND:
+            if single and not lasting and begins:
+                single.append((first, last))
             continue
         # A loss that the weights must win back fades: it crosses the half in small steps. One that
         # grows over rows is the run's own swing, as at the edge of stability.
         at_once = last - first < LONGEST and after[0] < (calm + level[last]) / 2
-        usual = float(loss.middle[top])
-        before, begin = (level[first - 1 : first + 1] - usual) / (level[top] - usual)
-        at_once &= bool(before <= 1 - BEGINS and begin >= BEGINS)
-        if at_once and np.median(after) < half:
+        if at_once and begins and np.median(after) < half:
             single.append((first, last))
         else:
             lasting.append(first)
@@ -268,14 +273,14 @@ def _rate_jumped(trace: Trace, loss: _Rise, top: int) -> bool:
     return near.size > 0 and bool(near.max() > JUMP * np.nanmedian(rates))
 
 
-def _deviation(channel: str, step: int, score: float, limits: Limits) -> Evidence:
-    what = f"rise at step {step} above the median of the rows before"
+def _deviation(channel: str, word: str, step: int, score: float, limits: Limits) -> Evidence:
+    what = f"{word} at step {step} above the median of the rows before"
     return Evidence(channel, what, float(score), limits.deviations, "standard deviations")
 
 
 def _recurrence(steps: IntArray, rows: int, trace: Trace, limits: Limits) -> list[Evidence]:
     """How many rows there are, and how the rises come again where there are more than a few."""
-    evidence = [Evidence("loss", "rows of such batches", rows, limits.few, "rows")]
+    evidence = [Evidence("loss", "rows of such batches in all", rows, limits.few, "rows")]
     if len(steps) <= 1:
         return evidence if rows > 1 else []
     distances = np.diff(steps).astype(np.float64)
@@ -283,8 +288,10 @@ def _recurrence(steps: IntArray, rows: int, trace: Trace, limits: Limits) -> lis
         variation = float(distances.std() / distances.mean())
         constant = variation < SPACING
         usual = f"{np.median(distances):.4g}"
-        how = f"constant: {usual} steps apart" if constant else f"not constant, {usual} on average"
-        what = f"variation of the distance between spikes, {how}"
+        how = (
+            f"constant: {usual} steps apart" if constant else f"not constant: {usual} in the middle"
+        )
+        what = f"variation of the distance between them, {how}"
         evidence.append(Evidence("loss", what, variation, SPACING, "of the mean"))
     if "batch_index" in trace.series:
         indices = lookup(trace.series["batch_index"], steps)
@@ -307,7 +314,8 @@ def _treatments(
     named = ", ".join(f"{step}" for step in steps[:3]) + (", ..." if len(steps) > 3 else "")
     plural = "s" if len(steps) > 1 else ""
     again = Treatment(
-        title=f"Evaluate the batch of step {steps[0]} again without training: high means the batch",
+        title=f"Evaluate the batch of step {steps[0]} again without training: if its loss is high,"
+        " the batch is broken",
         when="check",
         safety="safe",
         basis="heuristic",
@@ -346,7 +354,7 @@ def _sick() -> Trace:
 RULE = rule.Rule(
     name="bad-batch",
     needs=("loss", "grad_norm|grad_norm_used"),
-    uses=("loss_window", "loss_kind", "lr", "batch_index", "epoch", "max_grad_norm"),
+    uses=("loss_kind", "lr", "batch_index", "epoch", "max_grad_norm", *FILTERED_BY),
     explains=(
         "staircase-oscillation",
         "loss-spike",

@@ -1,12 +1,13 @@
 """The evaluation loss turns and rises while the training loss goes on falling.
 
 ## What it finds
-The evaluation loss ends above its minimum by more than `rise` and by more than its own noise allows
-(`errors` standard errors), with at least `since` of the evaluations after the minimum, while the
-training loss falls. With fewer than ten evaluations an exact test of their order takes the place of
-the noise, and the rise must exceed `short_rise`. Second, a stop: over the later half of the
-evaluations the training loss falls by more than `stopped_fall` and the evaluation loss by less than
-a tenth of that. A note, and a warning where the training loss about halves meanwhile.
+The logarithm of the evaluation loss, to which 5 % of its first values are added, ends above its
+minimum by more than a small limit and by more than its own noise allows. At least an eighth of the
+evaluations have to come after the minimum, and the training loss has to fall. With fewer than ten
+evaluations an exact test of their order takes the place of the noise, and the rise must be larger.
+Second, a stop: over the later half of the evaluations the training loss falls far and the
+evaluation loss by less than a tenth of that. A note, and a warning where the training loss about
+halves meanwhile.
 ## Why it matters
 The model learns the training data by heart: what it gains there no longer carries over. The best
 model of the run is that of the minimum; every later step is spent on a worse one.
@@ -18,7 +19,8 @@ mode: the two losses have to be the same function of the model.
 A constant distance between the two losses, large or small, in either direction: mixup, dropout and
 label smoothing raise the training loss, another scale or another function shifts it. Only changes
 are judged. A task metric that still improves while the loss rises: the model grows overconfident
-and not worse at its task; the finding says so and stays a warning.
+and not worse at its task; the finding says so and stays a warning. Losses below 0 are not judged:
+nobody knows whether a rise is bad.
 ## Told apart from
 `upward-drift`: the training loss rises too.
 A rise that goes back before the end, or that a noisy evaluation set explains.
@@ -32,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 
 from optdoctor import rule
-from optdoctor.curves import Curve, Floats, curve
+from optdoctor.curves import HUGE, SOFT, Curve, Floats, curve, softening
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
 from optdoctor.store import IntArray
 from optdoctor.synthetic import falling_loss, make_trace
@@ -42,8 +44,6 @@ ENOUGH = 10
 """Evaluations from which their noise can be measured; below, their order is tested exactly."""
 HALVES = 8
 """Evaluations from which the later half is judged for a stop."""
-SOFT = 0.05
-"""Share of the first evaluation losses that is added before the logarithm."""
 RISING = (
     r"(^|[_/.])(acc|accuracy|f1|bleu|rouge\w?|auc|auroc|map|precision|recall|m?iou|dice|top|mcc)"
     r"($|[_/.@\d(])"
@@ -55,6 +55,8 @@ the evaluation. Not compiled: few runs have metrics, and compiling them all take
 
 GAINED = 0.01
 """Gain of a task metric, as a share of it, from which it still improves."""
+MOST_GAINED = 1e3
+"""Largest such gain that is told: the value at the minimum may be 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Limits(rule.Limits):
     """Largest such rise in its standard errors that passes as noise, times 1 + 4 / evaluations.
     With these limits none of 300 made-up healthy runs with 5 to 60 evaluations alarms."""
     since: float = 0.12
-    """Least share of the evaluations that come after the minimum."""
+    """Least share of the evaluations that come after the minimum, about an eighth."""
     kept: float = 0.5
     """Least share of the highest rise that still stands at the end; below, it is coming back."""
     fall: float = 0.01
@@ -98,8 +100,12 @@ class Evaluations(NamedTuple):
 
     steps: IntArray  # [m]
     losses: Floats  # [m]
-    level: Floats  # [m] log(loss + SOFT * first losses)
+    level: Floats  # [m] log(loss + soft)
+    soft: float  # SOFT of the first losses
     best: int  # index of the minimum
+    low: float  # loss that has the level of the minimum,
+    end: float  # and of the end,
+    end_since: int  # which is measured from this step on
     height: float  # end above the minimum, log
     errors: float  # height in its standard errors, over 1 + 4 / m; 0 below ENOUGH
     chance: float  # of the order since the minimum; 1 from ENOUGH on
@@ -117,17 +123,20 @@ def evaluations(trace: Trace, line: Curve) -> Evaluations | None:
     """The evaluations of a run with a training curve; None for fewer than four finite ones."""
     series = trace.series["eval_loss"]
     kept = np.isfinite(series.values) & (series.values > 0)
-    steps, losses = series.steps[kept], np.asarray(series.values[kept], np.float64)
+    steps = series.steps[kept]
+    losses = np.minimum(np.asarray(series.values[kept], np.float64), HUGE)
     count = len(losses)
     if count < 4:
         return None
-    level = np.log(losses + SOFT * float(np.median(losses[:3])))
+    soft = softening(losses)
+    level = np.log(losses + soft)
     smooth = _of_three(level) if count >= ENOUGH else level
     at = int(np.argmin(smooth))
     near = slice(max(at - 1, 0), at + 2)
     best = at if count < ENOUGH else max(at - 1, 0) + int(np.argmin(level[near]))
     tail = max(3, count // 8)
-    height = float(np.median(level[-tail:]) - smooth[at])
+    now, low = float(np.median(level[-tail:])), float(smooth[at])
+    height = now - low
     training = _training(line, steps)
     three = 0.82 * line.block_error * line.leeway  # a difference of means of three blocks
     fall = float(training[best] - training[-1])
@@ -139,7 +148,11 @@ def evaluations(trace: Trace, line: Curve) -> Evaluations | None:
         steps=steps,
         losses=losses,
         level=level,
+        soft=soft,
         best=best,
+        low=max(math.exp(low) - soft, 0.0),
+        end=max(math.exp(now) - soft, 0.0),
+        end_since=int(steps[-tail]),
         height=round(height, 3),
         errors=round(_errors(level, height, tail), 2) if count >= ENOUGH else 0.0,
         chance=round(_chance(level[best:]), 4) if count < ENOUGH else 1.0,
@@ -190,6 +203,8 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     if kind != "falling":
         return Abstain(f"a loss of kind {kind} may rise in a good run")
     line = curve(trace.series["loss"])
+    if _least(trace) < 0:
+        return Abstain("losses below 0: whether a rise is good or bad is not known")
     found = evaluations(trace, line) if line is not None else None
     if line is None or found is None:
         return Abstain("too few finite losses for a curve")
@@ -202,6 +217,12 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
         halved = found.later_fall > limits.halved
         return [_stop(found, Severity.WARN if halved else Severity.NOTE, gains, limits)]
     return []
+
+
+def _least(trace: Trace) -> float:
+    """The lowest finite loss, of training or evaluation."""
+    values = np.concatenate([trace.series[name].values for name in ("loss", "eval_loss")])
+    return float(values[np.isfinite(values)].min(initial=np.inf))
 
 
 def _turned(found: Evaluations, limits: Limits) -> bool:
@@ -243,11 +264,12 @@ def _gains(trace: Trace, found: Evaluations) -> list[Evidence]:
         since = values[steps > found.steps[found.best]]
         if not sign or not before.size or not since.size:
             continue
-        change = sign * float(np.median(since[-3:]) - before[-1])
-        gain = round(change / max(abs(float(before[-1])), 1e-9), 3)
+        then = float(np.clip(before[-1], -HUGE, HUGE))
+        change = sign * (float(np.median(np.clip(since[-3:], -HUGE, HUGE))) - then)
+        gain = round(change / max(abs(then), 1e-9, abs(change) / MOST_GAINED), 3)
         word = "still improves" if gain > GAINED else "does not improve either"
-        what = f"gain of the metric {short} since the minimum, as a share of it: it {word}"
-        told.append(Evidence(name, what, gain, GAINED, "1"))
+        what = f"the metric {short} {word} since the minimum of the loss: gain over its value there"
+        told.append(Evidence(name, what, gain, GAINED, "share"))
     return told[:3]
 
 
@@ -266,31 +288,47 @@ def _finding(
 ) -> Finding:
     best, last = int(found.steps[found.best]), int(found.steps[-1])
     few = len(found.level) < ENOUGH
-    end = float(np.median(found.losses[-max(3, len(found.level) // 8) :]))
+    scale = f"log(evaluation loss + {found.soft:.4g})"
     limit = limits.short_rise if few else limits.rise
     noise = (
         Evidence("eval_loss", "chance of such an order", found.chance, limits.chance, "1")
         if few
         else Evidence(
-            "eval_loss", "the rise over its standard error", found.errors, limits.errors, "errors"
+            "eval_loss", "the rise over its standard error", found.errors, limits.errors, "1"
         )
     )
     return Finding(
         severity=severity,
         summary=(
-            f"Overfitting: the evaluation loss rises from {found.losses[found.best]:.4g} at step "
-            f"{best} to {end:.4g} at step {last} (limit {limit} on a log scale) while the training "
-            f"loss falls."
+            f"Overfitting: the evaluation loss rises from a level of {found.low:.4g} at step {best}"
+            f" to a level of {found.end:.4g} from step {found.end_since} on, by {found.height} in"
+            f" {scale} (limit {limit}), while the training loss falls."
         ),
         steps=(best, last),
         evidence=(
-            Evidence("eval_loss", "rise above its minimum", found.height, limit, "log"),
+            Evidence(
+                "eval_loss",
+                f"rise of {scale} above its minimum",
+                found.height,
+                limits.grave if severity is Severity.CRITICAL else limit,
+                "1",
+            ),
             noise,
-            Evidence("loss", "fall of the training loss since", found.fall, limits.fall, "log"),
+            *_fallen(found, limits),
             *gains,
         ),
         treatments=_treatments(f"of step {best}, the evaluation minimum"),
     )
+
+
+def _fallen(found: Evaluations, limits: Limits) -> list[Evidence]:
+    if found.solved:
+        what = (
+            "the training loss is near zero; fall of its logarithm since, over its standard error"
+        )
+        return [Evidence("loss", what, found.fall_errors, limits.fall_errors, "1")]
+    what = "fall of the logarithm of the training loss since"
+    return [Evidence("loss", what, found.fall, limits.fall, "1")]
 
 
 def _stop(found: Evaluations, severity: Severity, gains: list[Evidence], limits: Limits) -> Finding:
@@ -307,17 +345,17 @@ def _stop(found: Evaluations, severity: Severity, gains: list[Evidence], limits:
         evidence=(
             Evidence(
                 "loss",
-                "fall of the training loss over the later half of the evaluations",
+                "fall of the logarithm of the training loss over the later half of the evaluations",
                 found.later_fall,
                 limits.halved if severity is Severity.WARN else limits.stopped_fall,
-                "log",
+                "1",
             ),
             Evidence(
                 "eval_loss",
-                "fall of the evaluation loss over that of the training loss",
+                "fall of the logarithm of the evaluation loss over that of the training loss",
                 found.later_share,
                 limits.stopped_share,
-                "1",
+                "share",
             ),
             *gains,
         ),
@@ -369,6 +407,7 @@ RULE = rule.Rule(
     name="bimodal-gap",
     needs=("loss", "eval_loss"),
     uses=("loss_kind", "metric:*", "metric_direction:*"),
+    onset="estimated",
     check=check,
     limits=Limits(),
     sick=lambda: _evaluated(0.2),

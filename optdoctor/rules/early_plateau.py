@@ -4,8 +4,10 @@
 Four cases that the loss and what stands beside it can prove, and one that it cannot:
 the learning rate was spent while the loss still fell, and the fall stopped there; the loss is at
 chance, the logarithm of the number of classes, or began there and was never below it; most weights
-stand still, and the loss with them; the loss is flat from the start. A flat half after a fast fall
-is a note: converged or stalled is not decidable from the loss alone.
+stand still, and the loss with them; the loss is flat from the start. Where a fast fall ends in the
+first half of the run, and from there on the loss stays at its last level to 1 % and its noise, that
+is a note: converged or stalled is not decidable from the loss alone. A loss that creeps on by more
+is not noted.
 ## Why it matters
 Each further step costs as much as one that learns.
 ## What to do
@@ -13,10 +15,11 @@ Train on ten batches until their loss is near 0: a model that cannot do that has
 frozen or dead layers, or no rate. Compare a run with another rate. Where the rate is spent, raise
 it, and let the next schedule end with the run. Another beta2 is not proposed for a plateau.
 ## When it is fine
-The loss has converged: to its noise, or to near zero. The tail of a cosine. A shelf before a late
-drop looks the same until the drop comes. Nothing learned in fewer than 100 rows is a note. A rate
-that still warms up, a log that begins in mid-run, and losses of rewards, adversaries and diffusion
-are not judged.
+The loss has converged: to its noise, or to near zero, where weights may rest. The tail of a cosine.
+Two halves of a discriminator's loss that add up to the logarithm of 4. A loss that is surely
+below chance, if barely, is a note. A shelf before a late drop looks the same until the drop comes.
+Nothing learned in fewer than 100 rows is a note. A rate that still warms up, a log that begins in
+mid-run, and losses of rewards, adversaries and diffusion are not judged.
 ## Told apart from
 `upward-drift`: the loss rises again. `learning-rate-spent`, `update-lost-to-rounding` and
 `second-moment-saturated`: why it stands still.
@@ -28,7 +31,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optdoctor import rule
-from optdoctor.curves import Curve, Floats, curve, unmasked
+from optdoctor.curves import FILTERED_BY, FIRST_JUMP, Curve, Floats, curve, unmasked, witness
 from optdoctor.findings import Abstain, Evidence, Finding, Safety, Severity, Treatment, When
 from optdoctor.store import IntArray
 from optdoctor.synthetic import falling_loss, make_trace
@@ -36,8 +39,11 @@ from optdoctor.trace import Trace
 
 NOT_FALLING = frozenset({"reward", "adversarial", "diffusion", "unknown"})
 """Values of loss_kind whose curve need not fall."""
-USUAL_CLASSES = (2, 3, 4, 5, 10, 20, 100, 1000)
-"""Numbers of classes whose logarithm is recognised where nobody told the number."""
+USUAL_CLASSES = (2, 3, 10, 100, 1000)
+"""Numbers of classes that are guessed where nobody told the number. The logarithm of 4 is what the
+two halves of a discriminator's loss add up to in a good run."""
+BETTER = 0.001
+"""Share below chance from which a loss that is surely below it is better than chance, if barely."""
 COARSE = 0.01
 """Step of the printed loss, relative to it, beyond which flatness cannot be seen."""
 RISE = 0.1
@@ -57,13 +63,17 @@ SIGNIFICANT = 3.0
 UNSEEN = 6e-8
 """Relative update that float32 does not see."""
 STILL = {
-    "update_unchanged": "weights with a gradient that did not move",
-    "moment2_saturated": "saturated second moments of the tensor that has most of them",
-    "update_ratio": "weights whose update float32 does not see",
+    "update_unchanged": "of the weights with a gradient do not move",
+    "moment2_saturated": "of the second moments of one tensor are saturated",
+    "update_ratio": "of the weights get updates that float32 does not see",
 }
 """What each channel says of weights that stand still."""
+HALF = ("bfloat16", "float16")
+"""Number formats in which updates are lost that are none too small."""
 CONVERGED = 0.025
-"""Share of the first loss below which a flat tail is a solved task."""
+"""Share of the first loss below which a flat tail, or weights at rest, are a solved task."""
+TWO_DECIMALS = 0.1
+"""Loss above which two decimals are enough to see that it never changed by a tenth."""
 
 
 def _do(title: str, when: When, source: str, safety: Safety = "manual") -> Treatment:
@@ -82,10 +92,15 @@ OTHER_RATE = _do(
     "check",
     "a comparison of two runs that differ in one number",
 )
+IN_FLOAT32 = _do(
+    "Keep the weights and the optimizer's state in float32",
+    "next",
+    "the format loses what the updates would change",
+)
 NOTHING_LEARNED = (
     _do("Stop the run: further steps cost as much and teach nothing", "now", "the loss", "safe"),
     _do(
-        "Restart only with labels, trainable layers and rate looked at: one of them does not act",
+        "Look at the labels, the trainable layers and the rate before a restart: one does not act",
         "next",
         "the weights or the loss did not move from where they were",
     ),
@@ -124,7 +139,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     kind = trace.facts.get("loss_kind")
     if kind in NOT_FALLING:
         return Abstain(f"a loss of kind {kind} need not fall")
-    shape = curve(unmasked(trace.series["loss"], trace.series.get("grad_norm")))
+    shape = curve(unmasked(trace.series["loss"], witness(trace)))
     if shape is None or shape.level.size < limits.rows:
         return Abstain(f"{shape.level.size if shape else 0} finite losses, needs {limits.rows}")
     if _too_coarse(shape) or _rises(shape):
@@ -135,18 +150,29 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     finding = (
         _spent(shape, rate, limits)
         or _at_chance(trace, shape, limits)
-        or _standing_still(trace, shape, limits)
-        or _flat(shape, limits)
+        or (None if _solved(shape) else _standing_still(trace, shape, limits))
+        or _flat(trace, shape, limits)
         or _tail(shape, rate, limits)
     )
     return [finding] if finding else []
 
 
 def _too_coarse(shape: Curve) -> bool:
-    """Whether the losses are printed with so few digits that equal ones need not be equal."""
+    """Whether the losses are printed with so few digits that equal ones need not be equal.
+
+    A loss that never changes does not show its digits: logs print two decimals or more.
+    """
     middle = float(np.median(np.abs(shape.losses[shape.losses.size // 2 :])))
+    if np.ptp(shape.losses) == 0 and shape.losses.size >= LEAST_LEARNING:
+        return middle < TWO_DECIMALS
     places = next((d for d in range(7) if (np.round(shape.losses, d) == shape.losses).all()), None)
     return middle == 0 or (places is not None and 10.0**-places > COARSE * middle)
+
+
+def _solved(shape: Curve) -> bool:
+    """Whether next to nothing is left of the first loss."""
+    end = float(np.median(shape.losses[-max(shape.losses.size // 6, 2) :]))
+    return end < CONVERGED * float(shape.losses[0])
 
 
 def _smooth(shape: Curve) -> Floats:
@@ -203,8 +229,11 @@ def _spent(shape: Curve, rate: Floats | None, limits: Limits) -> Finding | None:
     nothing = np.flatnonzero(rate >= NEARLY_NOTHING * rate.max())[-1] + 1  # it still falls
     step = int(shape.steps[nothing if nothing < rate.size else at])
     low = f"{100 * limits.low_rate:.2g} % of its peak"
-    again = f"the learning rate to {rate[at // 2]:.2g}, as at step {shape.steps[at // 2]}"
-    fit = "Restart with a schedule that ends with the run: this one was spent at {:.0f} % of it"
+    again = (
+        f"Set the learning rate to {rate[at // 2]:.2g}, as at step {shape.steps[at // 2]}, and take"
+        " the scheduler out, or it sets the rate back"
+    )
+    fit = "Give the scheduler all updates of the run: its rate was spent after {:.0f} % of them"
     return Finding(
         severity=Severity.WARN,
         summary=(
@@ -216,16 +245,10 @@ def _spent(shape: Curve, rate: Floats | None, limits: Limits) -> Finding | None:
         evidence=(
             _percent("lr", f"rows at the end with a rate below {low}", share, limits.spent_share),
             _late(late, limits.late_fall),
-            Evidence(
-                "loss",
-                "fall in these rows, as a share of what their doublings of the steps gave before",
-                came,
-                limits.unpaid,
-                "share",
-            ),
+            _percent("loss", "of the fall it was on course for came after", came, limits.unpaid),
         ),
         treatments=(
-            _do(f"Raise {again}", "now", "a rate that is spent moves nothing", "risky"),
+            _do(again, "now", "a rate that is spent moves nothing", "risky"),
             _do(fit.format(100 * at / rate.size), "next", "the same"),
             OTHER_RATE,
         ),
@@ -249,6 +272,8 @@ def _at_chance(trace: Trace, shape: Curve, limits: Limits) -> Finding | None:
         began = min(abs(float(shape.losses[0]) / chance - 1), abs(start / chance - 1))
         if start > NO_GAIN * chance or level > NO_GAIN * chance:
             continue
+        error = shape.block_error / math.sqrt(shape.blocks.size / 2)
+        barely = 1 - level / chance > max(BETTER, SIGNIFICANT * error)
         if round(off, 4) <= limits.chance and late < limits.flat:
             evidence = _percent("loss", f"off {name} in the last half", off, limits.chance)
         elif round(max(began, below), 4) <= limits.chance:
@@ -258,17 +283,18 @@ def _at_chance(trace: Trace, shape: Curve, limits: Limits) -> Finding | None:
         far = np.abs(np.log(np.maximum(shape.losses, 1e-300) / level)) > COARSE + 4 * shape.noise
         tenth = shape.steps.size // 10  # what holds it there had to be seen first
         first = int(shape.steps[max(tenth, min(np.flatnonzero(far).max(initial=-1) + 1, half))])
-        word = "" if known else ", the usual number it fits"
+        better = "barely" if barely else "no"
+        guess = "" if known else ", if that is their number"
         return Finding(
-            severity=_gravity(shape),
+            severity=Severity.NOTE if barely else _gravity(shape),
             summary=(
-                f"Plateau: the loss is {level:.4g} in the last half and began at {start:.4g}, no"
-                f" better than chance among {classes:,} classes{word}: {name} = {chance:.4g}"
-                f" (limit {100 * limits.chance:.2g} %)."
+                f"Plateau: the loss is {level:.4g} in the last half and began at {start:.4g},"
+                f" {better} better than chance among {classes:,} classes{guess}: {name} ="
+                f" {chance:.4g} (limit {100 * limits.chance:.2g} %)."
             ),
             steps=(first, int(shape.steps[-1])),
             evidence=(evidence,),
-            treatments=NOTHING_LEARNED,
+            treatments=_nothing_learned(trace, limits),
         )
     return None
 
@@ -291,9 +317,12 @@ def _standing_still(trace: Trace, shape: Curve, limits: Limits) -> Finding | Non
         if first > middle or (moving.size and moving[-1] == steps.size - 1):
             continue
         typical = float(np.median(share[steps >= first]))
-        evidence = _percent(name, f"{what}, median since then", typical, limits.still)
         begun = max(first, int(shape.steps[0]))
-        return _still_finding((begun, last), evidence, late, limits.late_fall)
+        evidence = _percent(name, f"{what}, median since step {begun}", typical, limits.still)
+        said = (
+            f"since step {begun}, {100 * typical:.3g} % {what} (limit {100 * limits.still:.2g} %)"
+        )
+        return _still_finding(trace, (begun, last), said, evidence, late, limits.late_fall, limits)
     if "update_ratio" not in trace.series or late >= limits.flat:
         return None
     steps = trace.series["update_ratio"].steps
@@ -304,22 +333,40 @@ def _standing_still(trace: Trace, shape: Curve, limits: Limits) -> Finding | Non
         return None
     what = "sum of the updates of the last half, relative to the weights, at most"
     evidence = _percent("update_ratio", what, travel, limits.travel)
-    return _still_finding((middle, last), evidence, late, limits.flat)
+    said = f"all its updates add up to {100 * travel:.2g} % of the weights"
+    said = f"{said} at most (limit {100 * limits.travel:.2g} %)"
+    return _still_finding(trace, (middle, last), said, evidence, late, limits.flat, limits)
 
 
 def _still_finding(
-    steps: tuple[int, int], evidence: Evidence, late: float, limit: float
+    trace: Trace,
+    steps: tuple[int, int],
+    said: str,
+    evidence: Evidence,
+    late: float,
+    limit: float,
+    limits: Limits,
 ) -> Finding:
     return Finding(
         severity=Severity.WARN,
         summary=(
-            f"Plateau: the loss fell by at most {100 * late:.2g} % in the last half of the run"
-            f" (limit {100 * limit:.2g} %) and the weights have stood still since step {steps[0]}."
+            f"Plateau: the loss {_fell(late)} in the last half of the run"
+            f" (limit {100 * limit:.2g} %), and {said}."
         ),
         steps=steps,
         evidence=(evidence, _late(late, limit)),
-        treatments=NOTHING_LEARNED,
+        treatments=_nothing_learned(trace, limits),
     )
+
+
+def _nothing_learned(trace: Trace, limits: Limits) -> tuple[Treatment, ...]:
+    """What to do, which is another thing where the number format holds the weights."""
+    for name in ("update_unchanged", "moment2_saturated"):
+        if name in trace.series and trace.facts.get("param_dtype") in HALF:
+            _, share = _share_still(trace, name)
+            if share.size and np.median(share) >= limits.still:
+                return IN_FLOAT32, OTHER_RATE
+    return NOTHING_LEARNED
 
 
 def _mean(values: Floats, trace: Trace) -> Floats:
@@ -343,7 +390,7 @@ def _share_still(trace: Trace, name: str) -> tuple[IntArray, Floats]:
     return steps[known], share[known]
 
 
-def _flat(shape: Curve, limits: Limits) -> Finding | None:
+def _flat(trace: Trace, shape: Curve, limits: Limits) -> Finding | None:
     """A loss that is flat from its first row."""
     blocks, rows = shape.blocks, shape.level.size
     k = blocks.size
@@ -351,8 +398,11 @@ def _flat(shape: Curve, limits: Limits) -> Finding | None:
     middle, end = blocks[int(0.4 * k) : int(0.7 * k)], blocks[-int(0.3 * k) :]
     fall = first - min(float(np.median(middle)), float(np.median(end)))
     error = shape.block_error * math.sqrt(10 / k + 1 / (0.3 * k))
+    begin = shape.level
+    if FIRST_JUMP * shape.losses[0] < np.median(shape.losses[:3]):  # what shot up is no fall
+        begin = np.minimum(begin, begin[0])
     early = max(
-        float(shape.level[:w].mean()) - first - 2.5 * shape.noise / math.sqrt(w)
+        float(begin[:w].mean()) - first - 2.5 * shape.noise / math.sqrt(w)
         for w in (3, max(rows // 100, 3), max(3 * rows // 100, 3))
     )
     upper = fall + 2.2 * error + max(early, 0.0)
@@ -364,20 +414,19 @@ def _flat(shape: Curve, limits: Limits) -> Finding | None:
     return Finding(
         severity=_gravity(shape) if known else Severity.NOTE,
         summary=(
-            f"Plateau: the loss is flat from the start: it fell by at most {100 * upper:.2g} % from"
-            f" step {tenth} to step {last} (limit {100 * limits.flat:.2g} %)."
+            f"Plateau: the loss is flat from the start: it {_fell(upper)} from step {tenth}"
+            f" to step {last} (limit {100 * limits.flat:.2g} %)."
         ),
         steps=(tenth, last),
         evidence=(_percent("loss", "fall from the first tenth on, at most", upper, limits.flat),),
-        treatments=NOTHING_LEARNED if known else (TEN_BATCHES, OTHER_RATE),
+        treatments=_nothing_learned(trace, limits) if known else (TEN_BATCHES, OTHER_RATE),
     )
 
 
 def _tail(shape: Curve, rate: Floats | None, limits: Limits) -> Finding | None:
     """A fast fall, then at least half of the run without progress: a note."""
     blocks, level = shape.blocks, _smooth(shape)
-    end = float(np.median(shape.losses[-max(shape.losses.size // 6, 2) :]))
-    if end < CONVERGED * float(np.median(shape.losses[:3])):
+    if _solved(shape):
         return None
     if rate is not None and np.median(rate[rate.size // 2 :]) < limits.low_rate * rate.max():
         return None
@@ -385,22 +434,26 @@ def _tail(shape: Curve, rate: Floats | None, limits: Limits) -> Finding | None:
     away = np.round(np.abs(level - last) - 2 * shape.block_error, 4)
     outside = np.flatnonzero(away > limits.flat / 2)
     kink = max(int(outside[-1]) + 1 if outside.size else 0, 2)
-    late = _fall(shape, kink)[1]
     before = float(blocks[kink // 4] - level[min(kink, level.size - 1)])
+    late = _fall(shape, kink)[1]
     if kink > blocks.size // 2 or late >= limits.flat or before < RISE:
         return None
     since = int(shape.block_steps[kink])
     return Finding(
         severity=Severity.NOTE,
         summary=(
-            f"Plateau: after a fast fall the loss is flat since step {since}, where it still fell"
-            f" by at most {100 * late:.2g} % (limit {100 * limits.flat:.2g} %): converged or"
-            " stalled, which the loss alone does not tell."
+            f"Plateau: after a fast fall the loss is flat since step {since}: it {_fell(late)} from"
+            f" there to the end (limit {100 * limits.flat:.2g} %), converged or stalled, which the"
+            " loss alone does not tell."
         ),
         steps=(since, int(shape.steps[-1])),
         evidence=(_percent("loss", "fall since then, at most", late, limits.flat),),
         treatments=(TEN_BATCHES, OTHER_RATE),
     )
+
+
+def _fell(upper: float) -> str:
+    return f"fell by at most {100 * upper:.2g} %" if upper > 0 else "did not fall"
 
 
 def _percent(channel: str, what: str, share: float, limit: float) -> Evidence:
@@ -431,7 +484,10 @@ RULE = rule.Rule(
         "update_unchanged",
         "moment2_saturated",
         "update_ratio",
+        "param_dtype",
+        *FILTERED_BY,
     ),
+    onset="estimated",
     check=check,
     limits=Limits(),
     sick=_sick,

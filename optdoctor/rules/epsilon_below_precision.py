@@ -106,6 +106,7 @@ RULE = rule.Rule(
     uses=("optimizer", "param_dtype"),
     explains=("nan-pulse", "nonfinite-gradient", "divergence"),
     mechanism=True,
+    spares=("sgd",),
     check=check,
     limits=Limits(),
     sick=lambda: _run("float16"),

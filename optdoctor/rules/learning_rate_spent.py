@@ -1,11 +1,11 @@
 """The learning rate has fallen to nearly nothing while training goes on.
 
 ## What it finds
-A rate that lies under `spent` of its peak from some step to the last row, after the peak, where
-that stretch is more than `share` of the steps; or where the rate fell there by more than `drop` in
-one row before `end` of the run; or where it is exactly 0 with more than `share` of the planned
-steps still to come. The peak is what a tenth of the rows reach. The planned steps are the fact
-`total_steps`, else the steps seen. Critical where the rate is exactly 0 for more than `share` of
+A rate that lies under 3 % of its peak from some step to the last row, after the peak, where that
+stretch is more than a fifth of the steps; or where the rate fell there more than twentyfold in one
+row before the last tenth of the run; or where it is exactly 0 with more than a fifth of the planned
+steps still to come. The peak is what a tenth of the rows reach. The planned steps are those that
+the run was told, else the steps seen. Critical where the rate is exactly 0 for more than a fifth of
 the run: the weights cannot move any more.
 ## Why it matters
 Every update is scaled by the rate. The loss stands still, which looks like a plateau of the model
@@ -17,9 +17,9 @@ or steps once more in the loop, and ends early by that factor.
 ## When it is fine
 A cosine or line that ends at 0 with the run spends 11 % or 3 % of the steps there. Warm-up: the
 peak is still to come. Warm restarts rise again. Milestones that each cut the rate at least to its
-half and at most by `drop`, and a rate that still glides down, were chosen, and so was a plateau
-scheduler: they are found only where the rate is under `chosen` of its peak for more than `share` of
-the steps.
+half and at most twentyfold, and a rate that still glides down, were chosen, and so was a plateau
+scheduler: they are found only where the rate is under a thousandth of its peak for more than a
+fifth of the steps.
 ## Told apart from
 A log that prints rates with few decimals: what it shows as 0 may be half of the last decimal more;
 where that decides, the rule abstains.
@@ -138,14 +138,12 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
         reasons.append(Evidence("total_steps", what, ahead, limits.share * 100, "%"))
     if not reasons:
         return []
-    now = float(stretch.rates[-1]) / stretch.peak * 100
     return [
         Finding(
             severity=Severity.CRITICAL if lost else Severity.WARN,
             summary=(
-                f"The learning rate is {now:.2g} % of its peak or less from step {stretch.since}"
-                f" to step {stretch.last}, {stretch.share * 100:.3g} % of the steps"
-                f" (limit {limits.share * 100:.2g} %)."
+                f"The learning rate is {_level(stretch, limits)} to step {stretch.last},"
+                f" {stretch.share * 100:.3g} % of the steps (limit {limits.share * 100:.2g} %)."
             ),
             steps=(stretch.since, stretch.last),
             evidence=tuple(reasons),
@@ -203,6 +201,15 @@ def _reasons(stretch: _Stretch, planned: int, limits: Limits) -> list[Evidence]:
     return reasons
 
 
+def _level(stretch: _Stretch, limits: Limits) -> str:
+    """How low the rate is, and from which step on."""
+    low = f"below {limits.spent * 100:.2g} % of its peak from step {stretch.since}"
+    if stretch.zero_since is None:
+        return low
+    none = f"0 from step {stretch.zero_since}"
+    return none if stretch.zero_since == stretch.since else f"{low} on, and {none}"
+
+
 def _is_chosen(stretch: _Stretch, limits: Limits) -> bool:
     """Whether the rate came down by plan, and does not stand at next to nothing for long."""
     deep = int(np.flatnonzero(stretch.rates >= limits.chosen * stretch.peak)[-1]) + 1
@@ -231,7 +238,8 @@ def _by_milestones(stretch: _Stretch, limits: Limits) -> bool:
 def _treatments(stretch: _Stretch, planned: int) -> tuple[Treatment, ...]:
     return (
         Treatment(
-            title="Stop here, or set the rate of every group again and take the scheduler out",
+            title="Stop here, or set the learning rate of every group to what it was while the loss"
+            " fell, and take the scheduler out, or it sets the rate back",
             when="now",
             safety="risky",
             basis="heuristic",

@@ -1,10 +1,10 @@
 """The loss is NaN or infinite.
 
 ## What it finds
-Rows whose loss is NaN or infinite, and rows whose loss is exactly 0 beside a gradient norm that is
-NaN or infinite: the Hugging Face Trainer prints 0 for NaN while `logging_nan_inf_filter` is on (its
-default). One such row suffices. The evidence says whether finite losses came back (isolated) or
-not (permanent).
+Rows whose loss is NaN or infinite, and rows of a log whose loss is exactly 0 beside a gradient norm
+that is NaN or infinite: the Hugging Face Trainer prints 0 for NaN while `logging_nan_inf_filter` is
+on (its default). One such row suffices. The evidence says whether finite losses came back
+(isolated where they are few, else that they come and go) or not (permanent).
 ## Why it matters
 A NaN in the weights never leaves them: each later step is wasted, and each later checkpoint is
 lost. An isolated NaN loss leaves the weights whole, but its batch or its loss function is broken.
@@ -14,9 +14,10 @@ returns. Watch the run from inside: which tensor broke, at which step, before or
 Isolated: look at the batch of that step. Clipping is no cure: with one NaN in the gradient it makes
 every gradient NaN.
 ## When it is fine
-A loss of exactly 0 beside a finite gradient norm is a true zero (some reinforcement-learning
-losses log it) and is not counted. A gradient scaler skips steps with infinite gradients while it
-searches for its scale: the loss stays finite there, and this rule stays silent.
+A loss of exactly 0 beside a finite gradient norm is a true zero (some reinforcement-learning losses
+log it) and is not counted, nor is a loss of 0 that the doctor saw itself. A gradient scaler skips
+steps with infinite gradients while it searches for its scale: the loss stays finite there, and this
+rule stays silent.
 ## Told apart from
 `second-moment-underflow`: the second moment is zero before the loss breaks.
 `epsilon-below-precision`: decided before step 1 from dtype and epsilon.
@@ -30,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optdoctor import rule
-from optdoctor.curves import lookup, masked_zeros, unmasked
+from optdoctor.curves import FILTERED_BY, lookup, masked_zeros, spans, unmasked, witness
 from optdoctor.findings import Evidence, Finding, Severity, Treatment
 from optdoctor.store import Series
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace
@@ -38,6 +39,10 @@ from optdoctor.trace import Trace
 
 PERMANENT = "permanent, no finite loss follows"
 ISOLATED = "isolated, finite losses follow"
+LASTING = "in one stretch, finite losses follow"
+RECURRING = "they come and go, finite losses follow"
+FEW = 3
+"""Most losses that are called isolated, a word only: what is advised is the same."""
 OPEN = "the last row is one, and what follows is not known yet"
 
 
@@ -54,7 +59,7 @@ class Limits(rule.Limits):
 
 
 def check(trace: Trace, limits: Limits) -> list[Finding]:
-    norm = trace.series.get("grad_norm")
+    norm = witness(trace)
     masked = masked_zeros(trace.series["loss"], norm)  # [T]
     loss = unmasked(trace.series["loss"], norm)
     sick = loss.bad > 0
@@ -69,7 +74,8 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
     whole = [] if broken else _whole_weights(trace, first)
     num_bad = tail if permanent else int(loss.bad.sum())
     num_rows = num_bad if permanent else loss.rows
-    course = PERMANENT if permanent else OPEN if tail else ISOLATED
+    passed = ISOLATED if num_bad <= FEW else LASTING if len(spans(sick)) == 1 else RECURRING
+    course = PERMANENT if permanent else OPEN if tail else passed
     if permanent:
         where = f"from step {first} to the end, {last}"
     else:
@@ -179,8 +185,10 @@ def _treatments(
         basis="heuristic",
         source="counters of the fault itself name what a loss curve cannot",
     )
-    why = "their weights are not finite" if weights_broken else "the loss was NaN by then"
+    why = "their weights are not finite" if weights_broken else "the loss was not finite by then"
     title = f"Go back to a checkpoint from before step {since}; of later ones {why}"
+    if since <= trace.steps[0] and not trace.has("resumed_from"):
+        title = f"Restart; a checkpoint cannot help: no loss from before step {since} is known"
     if trace.facts.get("weights_nonfinite"):
         title = "Load weights that are finite: these were not when watching began"
     back = Treatment(
@@ -204,7 +212,10 @@ def _treatments(
         basis="heuristic",
         source="NaN weights give NaN at every step",
     )
-    chosen = {PERMANENT: (back,), ISOLATED: (batch,), OPEN: (wait,)}[course]
+    by_course: dict[str, tuple[Treatment, ...]] = {PERMANENT: (back,), OPEN: (wait,)}
+    chosen = by_course.get(course, (batch,))
+    if since <= trace.steps[0] and course == PERMANENT and not weights_broken:
+        chosen = (back, batch)  # no earlier step can tell that it was not the data
     chosen = (batch,) if weights_whole else chosen
     return chosen if trace.tensors else (*chosen, inside)
 
@@ -219,7 +230,14 @@ def _sick() -> Trace:
 RULE = rule.Rule(
     name="nan-pulse",
     needs=("loss",),
-    uses=("grad_norm", "update_nonfinite", "grad_nonfinite", "weights_nonfinite"),
+    uses=(
+        "grad_norm",
+        "update_nonfinite",
+        "grad_nonfinite",
+        "weights_nonfinite",
+        "resumed_from",
+        *FILTERED_BY,
+    ),
     check=check,
     limits=Limits(),
     sick=_sick,

@@ -7,18 +7,20 @@ Updates that a gradient scaler left out are not counted. Critical where no finit
 follows, a warning where one does: the weights are whole then.
 ## Why it matters
 An optimizer that takes in one NaN writes it into its moments and the weights, and a norm clip
-divides every gradient by a NaN norm: one bad element spoils all tensors in that update. The loss
-shows it one update later at the earliest.
+divides every gradient by a NaN norm: one bad element spoils all tensors in that update. Where the
+backward pass broke, the loss shows it one update later at the earliest.
 ## What to do
 Let the loop leave such an update out: `clip_grad_norm_(.., error_if_nonfinite=True)` raises before
 the weights are touched. A clip alone is not enough. Restart from a checkpoint from before the
-first one, and look at that step: its batch, and the operation whose backward pass broke.
+first one, and look at that step: its batch, and the operation whose backward pass broke. Where the
+loss of that step was not finite either, the loss broke first: look at its batch.
 ## When it is fine
 A gradient scaler searches for its scale by overflowing: rows before the first finite norm, and
 later a few, are how it works. From a log up to `few` of the rows pass where finite losses or norms
-follow.
+follow, and all of them where no norm ever was finite and every loss was: the log is at fault.
 ## Told apart from
-`nan-pulse`: the loss itself. Where it was not finite in the same step, the forward pass came first.
+`nan-pulse`: the loss itself. Where it was not finite in the same step it broke first, and this is
+a warning beside it.
 `loss-scale-collapse`: updates that were left out, again and again.
 `second-moment-underflow`: the gradient is finite in the step that breaks the weights.
 """
@@ -31,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optdoctor import rule
-from optdoctor.curves import unmasked
+from optdoctor.curves import FILTERED_BY, may_hide_nan, unmasked, witness
 from optdoctor.findings import Evidence, Finding, Severity, Treatment
 from optdoctor.store import Series
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace, small_gpt
@@ -39,6 +41,8 @@ from optdoctor.trace import Trace
 
 COUNTS = ("grad_nonfinite_raw", "grad_nonfinite")
 """Elements in the samples, best first: before a clip, and after it."""
+NORMS = ("grad_norm", "grad_norm_used")
+"""Of every update; of the second, a sampled row is over finite elements only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +70,53 @@ class _Seen(NamedTuple):
 
 def check(trace: Trace, limits: Limits) -> list[Finding]:
     norms = _from_norms(trace)
-    seen = _from_inside(trace) or norms
+    seen = _from_inside(trace) or (None if _is_artefact(trace) else norms)
     if seen is None:
         return []
     sound = _sound_after(trace, seen.first)
     if sound and seen.share <= limits.few:
         return []
-    last = max(seen.last, norms.last if norms else 0)
+    last = max(seen.last, *(_last_bad(trace, name) for name in NORMS))
     made = bool(seen.tensors)  # the update, not only the attempt
     lost = sound is False or (sound is None and made)
-    where = f"at step {seen.first}" if last == seen.first else f"from step {seen.first} to {last}"
+    finite_loss = _was_finite(trace, seen.first)
+    weights = _broken_weights(trace, seen.first)
+    evidence = (*seen.evidence, *weights, *_loss_beside(seen.first, finite_loss))
+    # Of a loss that broke first `nan-pulse` tells, and how grave it is.
+    critical = lost and finite_loss is not False
     whose = f" of {seen.tensors[0]}" if made else ", of a tensor that the log does not name,"
     if len(seen.tensors) > 1:
         whose += f" and {len(seen.tensors) - 1} more"
+    course = f"; the loss of step {seen.first} is finite: the backward pass broke"
     return [
         Finding(
-            severity=Severity.CRITICAL if lost else Severity.WARN,
-            summary=f"Gradient{whose} NaN or infinite {where}.",
+            severity=Severity.CRITICAL if critical else Severity.WARN,
+            summary=(
+                f"Gradient{whose} NaN or infinite {_where(trace, seen.first, last)}"
+                f"{course if finite_loss else ''}."
+            ),
             steps=(seen.first, last),
             tensors=seen.tensors,
-            evidence=(*seen.evidence, *_loss_beside(trace, seen.first)),
-            treatments=_treatments(seen.first, lost),
+            evidence=evidence,
+            treatments=_treatments(trace, seen.first, lost, finite_loss, bool(weights)),
         )
     ]
+
+
+def _where(trace: Trace, first: int, last: int) -> str:
+    if first == last:
+        return f"at step {first}"
+    several = [trace.series[name] for name in (*NORMS, *COUNTS) if name in trace.series]
+    ends = last >= max(int(series.steps[-1]) for series in several)
+    return f"from step {first} to {'the end, ' if ends else ''}{last}"
+
+
+def _last_bad(trace: Trace, name: str) -> int:
+    """The last step at which that norm of an update was not finite, 0 if it always was."""
+    if name not in trace.series:
+        return 0
+    rows = _made(trace, trace.series[name]) > 0
+    return int(trace.series[name].last_bad[rows].max(initial=0))
 
 
 def _from_inside(trace: Trace) -> _Seen | None:
@@ -141,7 +169,7 @@ def _from_norms(trace: Trace) -> _Seen | None:
     if "grad_norm" not in trace.series:
         return None
     norm = trace.series["grad_norm"]
-    bad = norm.bad - np.minimum(_skipped(trace, norm), norm.bad)  # [T]
+    bad = _made(trace, norm)
     finite = np.flatnonzero(norm.bad < norm.count)
     if finite.size:  # a scaler that searched for its scale
         bad = np.where(np.arange(bad.size) < finite[0], 0, bad)
@@ -153,6 +181,19 @@ def _from_norms(trace: Trace) -> _Seen | None:
     count = int(bad.sum())
     evidence = (Evidence("grad_norm", what, count, 0, "rows"),)
     return _Seen(first, last, evidence, share=count / norm.rows)
+
+
+def _is_artefact(trace: Trace) -> bool:
+    """Whether no logged norm ever was finite and every loss was: such a norm tells nothing."""
+    norm, loss = trace.series.get("grad_norm"), trace.series.get("loss")
+    if norm is None or bool((norm.bad < norm.count).any()):
+        return False
+    return loss is None or not unmasked(loss, witness(trace)).bad.any()
+
+
+def _made(trace: Trace, norm: Series) -> NDArray[np.int64]:
+    """[T]: norms that are not finite, without those of skipped updates."""
+    return norm.bad - np.minimum(_skipped(trace, norm), norm.bad)
 
 
 def _skipped(trace: Trace, norm: Series) -> NDArray[np.int64]:
@@ -168,7 +209,7 @@ def _skipped(trace: Trace, norm: Series) -> NDArray[np.int64]:
 def _sound_after(trace: Trace, step: int) -> bool | None:
     """Whether a finite loss or norm follows, so that the weights are whole; None if no row does."""
     loss, norm = trace.series.get("loss"), trace.series.get("grad_norm")
-    several = [unmasked(loss, norm)] if loss is not None else []
+    several = [unmasked(loss, witness(trace))] if loss is not None else []
     several += [norm] if norm is not None else []
     later = [series.starts > step for series in several]
     if not any(rows.any() for rows in later):
@@ -177,34 +218,55 @@ def _sound_after(trace: Trace, step: int) -> bool | None:
     return any(bool((a & b).any()) for a, b in zip(later, finite, strict=True))
 
 
-def _loss_beside(trace: Trace, step: int) -> tuple[Evidence, ...]:
-    """Whether the forward pass of that step was sound, where its loss is known."""
-    if "loss" not in trace.series:
+def _was_finite(trace: Trace, step: int) -> bool | None:
+    """Whether the loss of that update was finite; None where no row holds it, and it alone.
+
+    A finite loss in a log that hides NaN proves nothing.
+    """
+    if "loss" not in trace.series or trace.facts.get("loss_window") not in (None, 1):
+        return None
+    loss = unmasked(trace.series["loss"], witness(trace))
+    row = np.flatnonzero(loss.steps == step)
+    if not row.size:
+        return None
+    if not math.isfinite(loss.values[row[0]]):
+        return False
+    return None if may_hide_nan(trace) else True
+
+
+def _loss_beside(step: int, finite: bool | None) -> tuple[Evidence, ...]:
+    """That the loss of that step broke first, where it did."""
+    if finite is not False:
         return ()
-    loss = unmasked(trace.series["loss"], trace.series.get("grad_norm"))
-    rows = np.flatnonzero(loss.steps == step)
+    return (Evidence("loss", f"loss of step {step} NaN or infinite: it broke first", 1, 0, "rows"),)
+
+
+def _broken_weights(trace: Trace, step: int) -> tuple[Evidence, ...]:
+    """That the weights were not finite before that step: no batch and no loss is to blame."""
+    before = trace.facts.get("weights_nonfinite")
+    if isinstance(before, int) and 0 < before < 2**53:
+        what = "weights NaN or infinite before the first update that was watched"
+        return (Evidence("weights_nonfinite", what, before, 0, "elements"),)
+    if "update_nonfinite" not in trace.series:
+        return ()
+    update = trace.series["update_nonfinite"]
+    counts = np.nansum(np.asarray(update.values, np.float64), axis=1)  # [T]
+    rows = np.flatnonzero((counts > 0) & (update.steps < step))
     if not rows.size:
         return ()
-    bad = int(loss.bad[rows[0]] > 0)
-    course = "the forward pass broke first" if bad else "the backward pass broke"
-    return (
-        Evidence("loss", f"of 1 loss of step {step} NaN or infinite: {course}", bad, 0, "rows"),
-    )
+    what = f"weights NaN or infinite after step {update.steps[rows[0]]}"
+    return (Evidence("update_nonfinite", what, float(counts[rows[0]]), 0, "elements"),)
 
 
-def _treatments(since: int, lost: bool) -> tuple[Treatment, ...]:
+def _treatments(
+    trace: Trace, since: int, lost: bool, finite_loss: bool | None, weights_broken: bool
+) -> tuple[Treatment, ...]:
     guard = Treatment(
         title="Leave such updates out: clip_grad_norm_(.., error_if_nonfinite=True) raises in time",
         when="next" if lost else "now",
         safety="manual",
         basis="literature",
         source="torch.nn.utils.clip_grad_norm_",
-    )
-    back = Treatment(
-        title=f"Go back to a checkpoint from before step {since}, where the gradient broke",
-        safety="safe",
-        basis="heuristic",
-        source="arithmetic: NaN plus anything is NaN",
     )
     repeat = Treatment(
         title=f"Repeat step {since} on its batch under torch.autograd.detect_anomaly()",
@@ -213,7 +275,33 @@ def _treatments(since: int, lost: bool) -> tuple[Treatment, ...]:
         basis="literature",
         source="torch.autograd.detect_anomaly names the operation whose backward pass gave NaN",
     )
-    return (back, guard, repeat) if lost else (guard, repeat)
+    batch = Treatment(
+        title=f"Look at the batch of step {since}: its loss broke first, and the gradient with it",
+        when="check",
+        safety="manual",
+        basis="heuristic",
+        source="the gradient of a loss that is not finite is not finite",
+    )
+    if weights_broken:
+        return (_back(trace, since),)
+    if finite_loss is False:
+        return (batch, guard)
+    return (_back(trace, since), guard, repeat) if lost else (guard, repeat)
+
+
+def _back(trace: Trace, since: int) -> Treatment:
+    """To weights that are whole, where there are any."""
+    title = f"Go back to a checkpoint from before step {since}, where the gradient broke"
+    if since <= trace.steps[0] and not trace.has("resumed_from"):
+        title = f"Restart; a checkpoint cannot help: no gradient from before step {since} is known"
+    if trace.facts.get("weights_nonfinite"):
+        title = "Load weights that are finite: these were not when watching began"
+    return Treatment(
+        title=title,
+        safety="safe",
+        basis="heuristic",
+        source="arithmetic: NaN plus anything is NaN",
+    )
 
 
 def _run(broken_at: int | None) -> Trace:
@@ -236,7 +324,15 @@ def _run(broken_at: int | None) -> Trace:
 RULE = rule.Rule(
     name="nonfinite-gradient",
     needs=("first_nonfinite_step|grad_nonfinite_raw|grad_nonfinite|grad_norm",),
-    uses=("loss", "step_skipped"),
+    uses=(
+        "loss",
+        "grad_norm_used",
+        "step_skipped",
+        "update_nonfinite",
+        "weights_nonfinite",
+        "resumed_from",
+        *FILTERED_BY,
+    ),
     explains=("nan-pulse",),
     check=check,
     limits=Limits(),

@@ -165,6 +165,7 @@ RULE = rule.Rule(
     uses=(*COUNTS, "first_nonfinite_step"),
     explains=("early-plateau",),
     mechanism=True,
+    spares=("sgd",),
     check=check,
     limits=Limits(),
     sick=lambda: _run("float16", 0.6),

@@ -103,8 +103,9 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
         _step_allowed(eps, math_dtype, step, limits),
     ]
     if round_to(FOLK_CLAMP, state_dtype) == 0:
-        what = f"a clamp at {short(FOLK_CLAMP)} as {state_dtype} keeps it: it changes nothing"
-        evidence.append(Evidence("state_dtype", what, 0.0, FOLK_CLAMP, "1"))
+        clamp = f"a clamp at {short(FOLK_CLAMP)}, which therefore changes nothing"
+        kept = f"what {state_dtype} keeps of {clamp}"
+        evidence.append(Evidence("state_dtype", kept, 0.0, FOLK_CLAMP, "1"))
     if worst != first:
         evidence.insert(1, _percent(f"{what} {zero.steps[worst]}, the worst", share[worst], limits))
     return [
@@ -230,6 +231,7 @@ RULE = rule.Rule(
     uses=("math_dtype", "loss", "update_nonfinite"),
     explains=("nan-pulse", "nonfinite-gradient", "divergence"),
     mechanism=True,
+    spares=("sgd",),
     check=check,
     limits=Limits(),
     sick=lambda: _run("float16", 0.6),

@@ -4,8 +4,9 @@
 A wave of at least 4 cycles and 4 rows a cycle in the logarithm of the loss, once its slow trend is
 taken off: the autocorrelation is high at 1, 2 and 3 periods and low half a period beside them,
 which neither noise nor a moving average does. Or at least 5 jumps of like height at even distances.
-The evidence says what else has that period: the epoch, the learning rate, evaluations, checkpoints,
-or norms that are clipped.
+It is an alarm where the wave is smooth from row to row, or where a few places in the period stand
+out. The evidence says what else has that period: the epoch, the learning rate, evaluations,
+checkpoints, or norms that are clipped.
 ## Why it matters
 Something comes back: the same batches in the same order, a few broken batches, or a job that
 disturbs the training. The model learns them anew each time, and what lies between is forgotten.
@@ -18,8 +19,10 @@ has to be learned. A larger clip norm is not proposed: a clip has no period of i
 ## When it is fine
 The loss falls at each new epoch of a model that remembers its data: a step down, not a jump. It
 follows a learning rate that restarts or steps with the same period. Cycles of 2 or 3 steps of a
-large learning rate do no harm. A text that is read in the same order in each epoch gives a wave
-of the epoch's length; below `order_amplitude` that is a note.
+large learning rate do no harm. Batches that come back in one mixed order each have a level of their
+own, so the loss repeats row for row while neighbours have nothing in common: that is a note. A text
+that is read in the same order in each epoch gives a wave of the epoch's length; up to about a third
+from bottom to top it is a note too.
 ## Told apart from
 `bad-batch`: the single batches that make such jumps, by loss and gradient norm at once.
 `loss-spike`: single jumps, or several without a period. `upward-drift`: what stays up.
@@ -32,7 +35,17 @@ from typing import NamedTuple
 import numpy as np
 
 from optdoctor import rule
-from optdoctor.curves import Curve, Floats, autocorrelation, curve, standardised, trend, unmasked
+from optdoctor.curves import (
+    FILTERED_BY,
+    Curve,
+    Floats,
+    autocorrelation,
+    curve,
+    standardised,
+    trend,
+    unmasked,
+    witness,
+)
 from optdoctor.findings import Abstain, Evidence, Finding, Safety, Severity, Treatment, When
 from optdoctor.store import IntArray, Series
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace
@@ -64,6 +77,10 @@ BINS = 64
 """Most bins of a folded wave."""
 SAME = 0.05
 """Relative difference up to which two periods are the same."""
+MULTIPLE = 1.25
+"""How many times higher the autocorrelation is at a multiple of a period that is the true one."""
+FEW = 6.0
+"""Places in the period at which the spread of the others is known only to a factor of two."""
 
 
 def _do(title: str, when: When, source: str, safety: Safety = "manual") -> Treatment:
@@ -108,6 +125,9 @@ class Limits(rule.Limits):
     order_amplitude: float = 0.3
     """Amplitude, as above, up to which a wave as long as the epoch is a note: parts of the data
     differ by that much where nothing is wrong."""
+    smoothness: float = 2.5
+    """Likeness of neighbours in the mean wave, in its standard errors, up to which the places of
+    the period are levels of single batches in a mixed order: heuristic."""
 
 
 class Wave(NamedTuple):
@@ -120,13 +140,15 @@ class Wave(NamedTuple):
     skew: float  # of its slopes: 1 only jumps up, -1 only down, 0 alike
     jumps: IntArray  # row of each jump
     lasting: bool  # whether the loss stays up for more than single rows
+    smoothness: float  # likeness of neighbours in the wave, in its standard errors
+    sparse: bool  # whether a few places of the period stand out of all others
 
 
 def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     kind = trace.facts.get("loss_kind")
     if kind in NO_SHAPE:
         return Abstain(f"a loss of kind {kind} swings in a good run")
-    shape = curve(unmasked(trace.series["loss"], trace.series.get("grad_norm")))
+    shape = curve(unmasked(trace.series["loss"], witness(trace)))
     if shape is None or shape.level.size < limits.rows:
         return Abstain(f"{shape.level.size if shape else 0} finite losses, needs {limits.rows}")
     rows, rate = shape.level.size, _rate(trace, shape)
@@ -140,27 +162,37 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     apart = float(np.median(np.diff(shape.steps)))
     epoch = _epoch(trace)
     of_order = epoch is not None and _multiple(wave.period * apart, epoch[1], apart)
+    mixed = raised is None and not wave.sparse and round(wave.smoothness, 2) <= limits.smoothness
     weak = of_order and round(wave.amplitude, 3) <= limits.order_amplitude
     steps = shape.steps[wave.jumps]
     swings = wave.lasting and abs(wave.skew) < -DOWN
     word = "Oscillation: the loss swings" if swings else "Staircase: the loss jumps"
-    size = f"{100 * math.expm1(wave.amplitude):.2g} %"
+    size = f"{100 * math.expm1(min(wave.amplitude, FACTOR)):.2g} %"
     if wave.amplitude > FACTOR:
         size = f"a factor of {math.exp(min(wave.amplitude, 700.0)):.3g}"
-    least = 100 * math.expm1(limits.amplitude)
+    least = f"limit {100 * math.expm1(limits.amplitude):.2g} %"
+    every = f"about every {wave.period * apart:.3g} steps"
+    times = f"{steps.size} times since step {steps[0]}"
+    summary = f"{word} by {size} {every}, {times} ({least})."
+    if mixed:
+        summary = (
+            f"Oscillation: the order of the batches repeats {every}, {times}, and each batch has"
+            f" its own level: the highest is {math.exp(min(wave.amplitude, 700.0)):.3g} times the"
+            f" lowest ({least})."
+        )
     return [
         Finding(
-            severity=Severity.NOTE if weak else Severity.WARN,
-            summary=(
-                f"{word} by {size} about every {wave.period * apart:.3g} steps, {steps.size} times"
-                f" since step {steps[0]} (limit {least:.2g} %)."
-            ),
+            severity=Severity.NOTE if weak or mixed else Severity.WARN,
+            summary=summary,
             steps=(int(steps[0]), int(min(steps[-1] + wave.period * apart, shape.steps[-1]))),
             evidence=(
                 *_evidence(wave, limits, apart, epoch, of_order=of_order, told=raised is not None),
+                *_alike(wave, limits, mixed=mixed),
                 *_company(trace, steps, apart, wave.period * apart, rate, raised),
             ),
-            treatments=_treatments(trace, shape, wave, of_order=of_order, raised=raised),
+            treatments=(SHUFFLE, OTHER_ORDER)
+            if mixed
+            else _treatments(trace, shape, wave, of_order=of_order, raised=raised),
         )
     ]
 
@@ -180,7 +212,11 @@ def _comb_wave(
             best, power, lag = float(clear.max()), here, int(clear.argmax()) + LEAST_PERIOD
     found = round(best / shape.leeway, 2) > limits.clearness and not _short_cycle(power, lag)
     clearness = best / shape.leeway
-    if not found:
+    if found:
+        lag = _true_period(power, lag)
+        if lag * CYCLES > n - skip:
+            return None
+    else:
         clearness = told / shape.leeway
         if known < LEAST_PERIOD or round(clearness, 2) <= limits.known_clearness:
             return None
@@ -198,7 +234,9 @@ def _comb_wave(
         return None
     high = int((wave > wave.min() + amplitude / 2).sum())
     lasting = high > max(SHORT * wave.size, 1)
-    return Wave(period, clearness, 0.0, amplitude, skew, jumps, lasting)
+    places = _folded(deviation[skip:], period, most=n)
+    alike, sparse = _smoothness(places), _is_sparse(places)
+    return Wave(period, clearness, 0.0, amplitude, skew, jumps, lasting, alike, sparse)
 
 
 def _comb(values: Floats) -> tuple[Floats, Floats, Floats]:
@@ -223,6 +261,32 @@ def _short_cycle(power: Floats, lag: int) -> bool:
     return False
 
 
+def _true_period(power: Floats, lag: int) -> int:
+    """The lag, or its multiple where the autocorrelation is clearly higher: half a period may be
+    high by chance, the whole one is not."""
+    best = lag
+    for multiple in range(2 * lag, power.size - 1, lag):
+        at = multiple - 1 + int(power[multiple - 1 : multiple + 2].argmax())
+        if power[at] > max(MULTIPLE * power[lag], power[best]):
+            best = at
+    return best
+
+
+def _smoothness(places: Floats) -> float:
+    """Correlation of neighbours around the period, in standard errors of a mixed order."""
+    centred = places - places.mean()
+    power = float(centred @ centred)
+    alike = float(centred @ np.roll(centred, 1)) / power if power > 0 else 0.0
+    return alike * math.sqrt(min(places.size, BINS))
+
+
+def _is_sparse(places: Floats) -> bool:
+    """Whether the highest place stands out of all others, further where these are few."""
+    above = places - np.median(places)
+    spread = 1.4826 * float(np.median(np.abs(above)))
+    return bool(above.max() > SPIKE * (1 + FEW / places.size) * spread)
+
+
 def _refined(power: Floats, lag: int) -> float:
     """The period as a fraction of rows, from the peaks at its multiples."""
     period, times = float(lag), 2
@@ -241,9 +305,9 @@ def _bins(rows: IntArray | Floats, period: float, bins: int) -> IntArray:
     return np.minimum(np.mod(rows, period) / period * bins, bins - 1).astype(np.int64)
 
 
-def _folded(values: Floats, period: float) -> Floats:
-    """[bins]: the mean wave over one period."""
-    bins = int(min(round(period), BINS))
+def _folded(values: Floats, period: float, most: int = BINS) -> Floats:
+    """[bins]: the mean wave over one period, in a bin per row but not more than `most`."""
+    bins = int(min(round(period), most))
     phase = _bins(np.arange(values.size), period, bins)
     total = np.bincount(phase, values, minlength=bins)
     return np.asarray(total / np.maximum(np.bincount(phase, minlength=bins), 1), np.float64)
@@ -282,7 +346,7 @@ def _even_jumps(height: Floats, deviation: Floats, limits: Limits) -> Wave | Non
         spread, amplitude = float(apart.std() / apart.mean()), float(np.median(deviation[tall]))
         if round(spread, 3) < limits.spacing and round(amplitude, 3) > limits.amplitude:
             period = float(np.median(apart))
-            return Wave(period, 0.0, spread, amplitude, 0.0, tall, lasting=False)
+            return Wave(period, 0.0, spread, amplitude, 0.0, tall, False, 0.0, sparse=True)
     return None
 
 
@@ -348,8 +412,8 @@ def _evidence(
     limit = limits.order_amplitude if of_order else limits.amplitude
     evidence = [Evidence("loss", what, wave.amplitude, limit, "log")]
     if wave.spacing or not wave.clearness:
-        what = f"spread of the distances between {wave.jumps.size} jumps, over their mean"
-        evidence.append(Evidence("loss", what, wave.spacing, limits.spacing, "1"))
+        what = f"spread of the distances between {wave.jumps.size} jumps"
+        evidence.append(Evidence("loss", what, wave.spacing, limits.spacing, "of the mean"))
     else:
         what = "autocorrelation at 1, 2 and 3 periods over that half a period beside"
         limit = min(limits.clearness, limits.known_clearness if told else np.inf)
@@ -359,6 +423,13 @@ def _evidence(
         what = f"period, beside the length of the epoch, {fits}"
         evidence.append(Evidence(epoch[0], what, wave.period * apart, epoch[1], "steps"))
     return evidence
+
+
+def _alike(wave: Wave, limits: Limits, *, mixed: bool) -> list[Evidence]:
+    """Why it is no alarm, where the batches come back in a mixed order."""
+    what = "likeness of neighbouring rows in the mean wave, low as in a mixed order"
+    unit = "standard errors"
+    return [Evidence("loss", what, wave.smoothness, limits.smoothness, unit)] if mixed else []
 
 
 def _company(
@@ -465,7 +536,9 @@ RULE = rule.Rule(
         "max_grad_norm",
         "eval_loss",
         "loss_kind",
+        *FILTERED_BY,
     ),
+    onset="estimated",
     check=check,
     limits=Limits(),
     sick=_sick,

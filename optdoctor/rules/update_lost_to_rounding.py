@@ -2,8 +2,8 @@
 
 ## What it finds
 The share of weights that have a gradient and stand where they stood after the update, over all
-trained tensors of the dtype `param_dtype`, where that is bfloat16 or float16. It fires where the
-share exceeds `share` in more than `passing` samples in a row while the learning rate is above half
+trained tensors in the number format of the weights, where that is bfloat16 or float16. It is found
+where more than 70 % do so in three samples in a row or more, while the learning rate is above half
 its peak and has stopped rising. A tensor counts only where rounding is the reason: what did move
 moved less than one spacing, no farther than Adam steps, and float32 would have kept the step.
 ## Why it matters
@@ -19,8 +19,8 @@ float32 copies of the weights in the optimizer do not have this fault.
 ## When it is fine
 The end of a schedule: a rate near 0 loses every update and was meant to. Warm-up: the first rates
 are small. Stochastic rounding leaves most weights where they are too, but those that move go a
-whole spacing, so that nothing is lost on average: such runs are told apart by it. Up to `share`
-the finding is a note.
+whole spacing, so that nothing is lost on average: such runs are told apart by it. Between 60 % and
+70 % the finding is a note.
 ## Told apart from
 A frozen tensor, or a learning rate of 0: not counted, nothing was meant to move.
 A gradient scaled to nearly nothing: float32 would lose that step too.
@@ -97,7 +97,9 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     what = f"of the {dtype} weights with a gradient unmoved at step"
     shown = [first] if worst == first else [first, worst]
     evidence = [
-        Evidence("update_unchanged", f"{what} {steps[row]}", share[row] * 100, limit * 100, "%")
+        Evidence(
+            "update_unchanged", f"{what} {steps[row]}", float(share[row]) * 100, limit * 100, "%"
+        )
         for row in shown
     ]
     by_tensor = np.where(_of_dtype(trace, dtype), np.asarray(unmoved.values[first], float), np.nan)
@@ -191,8 +193,10 @@ def _size(trace: Trace, dtype: str, step: int) -> tuple[Evidence, ...]:
     ratios = ratios[np.isfinite(ratios)]
     if not ratios.size:
         return ()
-    what = f"median update over weights at step {step}; {dtype} keeps half a spacing"
     half = FORMATS[dtype].step / 2 * 100
+    what = (
+        f"median update over weights at step {step}: {dtype} needs {half:.2g} % or more to keep it"
+    )
     return (Evidence("update_ratio", what, float(np.median(ratios)) * 100, half, "%"),)
 
 

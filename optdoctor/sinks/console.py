@@ -1,6 +1,7 @@
 """Tells root causes, and prints the report at the end, on standard error."""
 
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -36,10 +37,22 @@ class Console(Sink):
     def close(self, diagnosis: Diagnosis, trace: Trace, cost: str) -> None:
         """Prints the report of a sick run, one line of any other."""
         if diagnosis.verdict is Verdict.SICK:
-            page = None if self._out is None else report_page.written(self._out)
+            page = report_page.written(self._out) if self._out and _lasts(self._out) else None
             say(text.render(diagnosis, trace, cost=cost, page=str(page) if page else None))
         else:
             say(_wrapped(text.one_line(diagnosis, trace)))
+
+
+def _lasts(folder: Path) -> bool:
+    """Whether a reader of the report still finds the folder: one of `tempfile` goes with its user.
+
+    Only folders that `tempfile` named are meant, not all below /tmp.
+    """
+    places = Path(tempfile.gettempdir()).resolve(), folder.resolve()
+    if not places[1].is_relative_to(places[0]):
+        return True
+    first = places[1].relative_to(places[0]).parts[:1]
+    return not any(name.startswith(tempfile.gettempprefix()) for name in first)
 
 
 def _line(finding: Finding, step: int) -> str:

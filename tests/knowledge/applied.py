@@ -69,15 +69,16 @@ def apply_torch(knob: str, new: Any, code: str, folder: Path) -> None:
     optimizer = kind(model.parameters(), lr=LR, weight_decay=OLD["weight_decay"])
     dataset = list(range(12))
     names = {"torch": torch, "model": model, "optimizer": optimizer, "lr": LR, "total_steps": 10}
-    names |= {"bfloat16": torch.bfloat16, "loss": model(torch.ones(1, 2, dtype=dtype)).sum()}
-    given = {"autocast": ("cpu",), "DataLoader": (dataset,)}
-    statement, forward, context = code.partition("forward in ")
-    if forward:
-        run(statement.removesuffix(", ") or "None", names, given)
-        with run(context, names, given):
-            assert model(torch.ones(1, 2)).dtype is torch.bfloat16
+    names["loss"] = model(torch.ones(1, 2, dtype=dtype)).sum()
+    given = {"DataLoader": (dataset,)}
+    if knob.endswith("_dtype"):
+        code = code.replace('"cuda"', '"cpu"').replace("= ...", "= model(torch.ones(1, 2))")
+        exec(code, names)
+        assert names["loss"].dtype is torch.bfloat16
+        names["loss"].float().sum().backward()
         optimizer.step()
-        assert {p.dtype for p in model.parameters()} == {torch.float32}
+        state = {v.dtype for s in optimizer.state.values() for v in s.values()}
+        assert {p.dtype for p in model.parameters()} | state == {torch.float32}
         return
     if knob == "max_grad_norm":
         sum(p.sum() for p in model.parameters()).backward()
@@ -168,9 +169,9 @@ def apply_huggingface(knob: str, new: Any, code: str, folder: Path) -> None:
         check_rates(_initial_rates(optimizer, model), knob.partition(":")[2], new)
     elif knob.endswith("_dtype"):
         assert args.bf16
-        assert knob == "compute_dtype" or {p.dtype for p in made["model"].parameters()} == {
-            torch.float32
-        }
+        # The one that was loaded, and the one that was built.
+        models = (made["model"], model) if knob != "compute_dtype" else (model,)
+        assert {p.dtype for one in models for p in one.parameters()} == {torch.float32}
     elif knob == "schedule":
         assert args.lr_scheduler_type == new
     elif knob == "warmup_steps":

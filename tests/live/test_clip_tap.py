@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils import clip_grad, clip_grad_norm_
 
 import optdoctor
-from optdoctor.live import clip_tap
+from optdoctor.live import clip_tap, sentinel
 from optdoctor.trace import Trace
 
 MAX_NORM = 0.05
@@ -163,6 +163,36 @@ def test_a_clip_that_refuses_a_gradient_leaves_the_name_of_its_tensor(
         loop()
     for trace in (doctor.runs[0].trace, optdoctor.read(tmp_path)):
         assert first_bad(trace) == {names[1]: 9}
+
+
+@pytest.mark.parametrize("clips", [True, False])
+def test_what_stays_on_a_device_is_the_same_as_what_is_read_at_once(
+    clips: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the host plays the device: norms and first bad steps are kept as tensors."""
+
+    def watched() -> Trace:
+        torch.manual_seed(0)
+        model = net()
+        parameters = list(model.parameters())
+        optimizer = torch.optim.SGD(parameters, lr=1e-2)
+        with quiet(model, optimizer, None, interval=5) as doctor:
+            for i, batch in enumerate(batches(12)):
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+                if i in (6, 8):
+                    parameters[i // 6].grad.view(-1)[0] = math.nan
+                if clips:
+                    torch.nn.utils.clip_grad_norm_(parameters, MAX_NORM)
+                optimizer.step()
+        return doctor.runs[0].trace
+
+    here = watched()
+    monkeypatch.setattr(sentinel, "is_host", lambda device: False)
+    there = watched()
+    name = "grad_norm" if clips else "grad_norm_used"
+    assert series(there, name) == pytest.approx(series(here, name), rel=1e-6, nan_ok=True)
+    assert first_bad(there) == first_bad(here) != {}
 
 
 def test_a_scaled_gradient_is_not_taken_for_one(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ def test_every_change_of_every_rule_is_spelled_in_every_framework() -> None:
 def test_dtypes_that_change_together_give_one_line() -> None:
     ((label, code),) = spell("huggingface", FLOAT32)
     assert label == "HF"
-    assert code.endswith("dtype=torch.float32), TrainingArguments(bf16=True)")
+    assert code.splitlines()[0].endswith("dtype=torch.float32)")
+    assert code.splitlines()[-1] == "TrainingArguments(bf16=True)"
     assert len(spell(None, FLOAT32)) == len(frameworks())
 
 

@@ -129,9 +129,16 @@ def test_up_to_three_findings_fit_forty_lines(name: str) -> None:
 
 
 def test_more_findings_are_listed_by_head_line_with_the_way_to_read_on() -> None:
-    text = render(*many_rules_run(6))
+    diagnosis, trace = many_rules_run(6)
+    text = render(diagnosis, trace)
     assert re.search(r"^6 WARN  rule-5 +steps 5-90$", text, re.MULTILINE)
-    assert "optdoctor explain rule-3" in text
+    assert "optdoctor explain" not in text  # the page of a rule knows nothing of this run
+    assert "\nmore           what is left out here is in doctor.diagnosis" in text
+    assert "is on the page\npage           out/report.html" in render(
+        diagnosis, trace, page="out/report.html"
+    )
+    log = replace(trace, reader="csv", origin="train.csv")
+    assert "\nmore           optdoctor analyze PATH --format html" in render(diagnosis, log)
     assert text.count("\n  what ") == 3
 
 
@@ -290,7 +297,7 @@ def test_an_unknown_report_gives_its_reason() -> None:
 def test_a_treatment_is_spelled_for_the_framework_of_the_run_only() -> None:
     trace = float16_run(framework="huggingface")
     text = render(diagnose(trace), trace)
-    assert "HF         from_pretrained(.., dtype=torch.float32),\n" in text
+    assert "HF         from_pretrained(.., dtype=torch.float32)\n" in text
     assert "\n             TrainingArguments(bf16=True)" in text.replace(" " * 22, " " * 13)
     assert "plain " not in text
     unknown = render(*CASES["float16"])

@@ -60,7 +60,7 @@ def said(finding: Finding) -> str:
 
 def test_a_single_rise_below_a_doubling_is_never_an_alarm() -> None:
     finding = only_finding(spiked([100], 0.9))
-    assert (finding.severity, finding.steps) == (Severity.NOTE, (101, 104))
+    assert (finding.severity, finding.steps) == (Severity.NOTE, (101, 101))
     assert only_finding(spiked([100], 2.0)).severity is Severity.WARN
 
 
@@ -154,9 +154,9 @@ def test_a_rise_that_builds_up_or_fades_over_many_rows_is_no_batch() -> None:
 
 def test_a_file_of_a_few_bad_batches_counts_once() -> None:
     finding = only_finding(spiked([100, 101, 102], 2.0))
-    assert finding.summary.startswith("Up to 3 batches in a row raise loss")
+    assert finding.summary.startswith("3 batches in a row raise loss")
     assert [t.changes for t in finding.treatments if t.changes] == []
-    assert finding.steps == (101, 106)
+    assert finding.steps == (101, 103)
 
 
 def test_a_file_whose_norm_rises_twice_counts_once() -> None:
@@ -164,7 +164,7 @@ def test_a_file_whose_norm_rises_twice_counts_once() -> None:
     norm = np.ones(200)
     norm[[100, 106]] = 64
     finding = only_finding(make_trace(loss=trace.series["loss"].values, grad_norm=norm))
-    assert finding.summary.startswith("Up to 8 batches")
+    assert finding.summary.startswith("8 batches in a row")
 
 
 def test_what_comes_soon_after_a_rise_that_stayed_is_not_judged() -> None:
@@ -178,13 +178,29 @@ def test_a_file_of_many_bad_batches_is_no_blip_however_low() -> None:
     assert only_finding(spiked([100, 101, 102], 0.9)).severity is Severity.NOTE
     assert only_finding(spiked([100, 101, 102, 103], 0.9)).severity is Severity.WARN
     longest = list(range(100, 116))
-    assert only_finding(spiked(longest, 2.0)).steps == (101, 119)
+    assert only_finding(spiked(longest, 2.0)).steps == (101, 116)
     assert examine(RULE, spiked([*longest, 116], 2.0)).status is Status.ABSTAINED
 
 
 def test_what_follows_the_newest_rise_is_waited_for() -> None:
     assert examine(RULE, spiked([100], 2.0, rows=103)).status is Status.CLEAR
-    assert only_finding(spiked([100], 2.0, rows=104)).steps == (101, 104)
+    assert only_finding(spiked([100], 2.0, rows=104)).steps == (101, 101)
+
+
+def test_the_newest_of_several_is_not_waited_for() -> None:
+    assert only_finding(spiked([60, 100], 2.0, rows=101)).steps == (61, 101)
+
+
+def test_summary_evidence_and_steps_speak_of_the_same_batches() -> None:
+    trace = spiked([40, 80, 120], 2.0)
+    loss = np.asarray(trace.series["loss"].values).copy()
+    loss[120] *= 2
+    finding = only_finding(make_trace(loss=loss, grad_norm=trace.series["grad_norm"].values))
+    assert finding.steps == (41, 121)
+    assert "from step 41 to step 121, most at step 121: the loss" in finding.summary
+    of_loss, of_norm, *_ = finding.evidence
+    assert of_loss.what.startswith("loss at step 121 ")
+    assert of_norm.what.startswith("gradient norm at step 121 ")
 
 
 def test_spikes_in_a_run_that_is_lost_already_are_not_the_batches() -> None:

@@ -1,6 +1,7 @@
 """What the contract cannot know of `bimodal-gap`."""
 
 import math
+import re
 from collections.abc import Callable
 from itertools import permutations
 
@@ -174,7 +175,7 @@ def overfit(rise: float = 0.2, count: int = 40, seed: int = 1, noise: float = 0.
 
 def test_the_minimum_is_the_onset_and_is_named() -> None:
     finding = only_finding(run(overfit()))
-    assert finding.summary.startswith("Overfitting: the evaluation loss rises from 2.")
+    assert finding.summary.startswith("Overfitting: the evaluation loss rises from a level of 2.")
     assert 180 <= finding.steps[0] <= 260
     assert finding.steps[1] == 400
     assert f"of step {finding.steps[0]}, the evaluation minimum" in finding.treatments[0].title
@@ -354,6 +355,57 @@ def test_the_error_of_a_rise_is_that_of_the_obvious_calculation(count: int) -> N
 
 def test_figures_are_rounded_so_that_what_is_printed_was_judged() -> None:
     found = figure(run(overfit()))
-    for value in found:
-        if isinstance(value, float):
-            assert value == round(value, 4)
+    shown = {"soft", "low", "end"}  # levels, which nothing is judged by
+    for name, value in found._asdict().items():
+        if isinstance(value, float) and name not in shown:
+            assert value == round(value, 4), name
+
+
+@pytest.mark.parametrize("rise", [0.1, 0.31, 0.5])
+def test_the_levels_the_logarithm_and_the_limit_in_the_sentence_agree(rise: float) -> None:
+    finding = only_finding(run(overfit(rise)))
+    number = r"(\d[\d.]*\d)"
+    pattern = rf"level of {number} at .* level of {number} from .* by {number} in .* \+ {number}\)"
+    found = re.search(pattern, finding.summary)
+    assert found is not None, finding.summary
+    low, end, height, soft = map(float, found.groups())
+    assert math.log((end + soft) / (low + soft)) == pytest.approx(height, abs=1e-3)
+    assert finding.evidence[0].observed == height
+    assert (finding.severity is Severity.CRITICAL) is (height > 0.3)
+    assert finding.evidence[0].limit == (0.3 if height > 0.3 else 0.02)
+
+
+@pytest.mark.parametrize("which", ["loss", "eval_loss", "both"])
+def test_losses_below_zero_are_not_judged(which: str) -> None:
+    loss, evaluation = falling_loss(400), overfit()
+    outcome = examine(
+        RULE,
+        run(
+            evaluation - (evaluation.max() if which != "loss" else 0),
+            loss - (loss.max() if which != "eval_loss" else 0),
+        ),
+    )
+    assert outcome.status is Status.ABSTAINED
+    assert outcome.reason == "losses below 0: whether a rise is good or bad is not known"
+
+
+@pytest.mark.parametrize("largest", [1e300, 1e308, np.finfo(float).max])
+def test_huge_evaluations_and_metrics_neither_crash_nor_overflow(largest: float) -> None:
+    values = overfit()
+    values[25:] = largest
+    metric = np.where(np.arange(40) < 20, 0.0, largest)
+    trace = run(values, **{"metric:val_accuracy": metric, "metric:val_error": -metric})
+    finding = only_finding(trace)
+    assert all(math.isfinite(e.observed) for e in finding.evidence)
+
+
+def test_the_gain_of_a_metric_reads_as_a_sentence() -> None:
+    values = overfit(0.8)
+    track = np.linspace(0.5, 0.9, len(values))
+    finding = only_finding(run(values, **{"metric:val_accuracy": track}))
+    (row,) = (e for e in finding.evidence if e.channel == "metric:val_accuracy")
+    assert row.what == (
+        "the metric val_accuracy still improves since the minimum of the loss: gain over its value "
+        "there"
+    )
+    assert row.unit == "share"

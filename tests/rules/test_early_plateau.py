@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -262,15 +263,28 @@ def test_a_loss_at_chance_names_the_number_of_classes(classes: int, base: str) -
     finding = only_finding(make_trace(loss=loss, loss_base=base))
     assert finding.severity is Severity.WARN
     assert f"{'log2' if base == 'bits' else 'ln'} {classes} =" in finding.summary
-    assert "the usual number it fits" in finding.summary
+    assert "classes, if that is their number:" in finding.summary
 
 
 def test_chance_is_that_of_the_known_number_of_classes() -> None:
     unusual = only_finding(make_trace(loss=flat(math.log(37), 0.01), num_classes=37))
     assert "ln 37" in unusual.summary
-    assert "usual" not in unusual.summary
+    assert "if that is" not in unusual.summary
     other = only_finding(make_trace(loss=flat(math.log(10), 0.01), num_classes=37))
     assert "chance" not in other.summary
+
+
+def test_the_two_halves_of_a_discriminators_loss_are_no_chance_among_four() -> None:
+    assert is_calm(make_trace(loss=flat(2 * math.log(2), 0.01) * (1 + 0.12 * np.exp(-20 * T))))
+
+
+def test_a_loss_that_is_surely_below_chance_is_better_than_chance_if_barely() -> None:
+    barely = math.log(2) * (1 - 0.004) * (1 + 0.05 * np.exp(-20 * T))
+    finding = only_finding(make_trace(loss=barely * flat(1.0, 0.005)))
+    assert finding.severity is Severity.NOTE
+    assert "barely better than chance among 2 classes" in finding.summary
+    unsure = math.log(2) * (1 - 0.002) * flat(1.0, 0.02, seed=4)
+    assert "no better than chance" in only_finding(make_trace(loss=unsure)).summary
 
 
 def test_a_model_that_broke_and_came_back_to_chance_is_found_from_there() -> None:
@@ -310,6 +324,24 @@ def test_a_loss_flat_from_the_start_is_found() -> None:
         assert {t.when for t in finding.treatments} == {"now", "next", "check"}
 
 
+def test_a_loss_that_exploded_and_is_back_where_it_began_has_learned_nothing() -> None:
+    loss = flat(0.7, 0.01)
+    loss[1:6] = [6765, 4526, 3021, 510, 35]
+    finding = only_finding(make_trace(loss=loss))
+    assert finding.severity is Severity.WARN
+    assert "flat from the start" in finding.summary
+
+
+def test_a_loss_that_rose_a_little_did_not_fall() -> None:
+    assert ": it did not fall from step 41" in only_finding(make_trace(loss=3 + 0.1 * T)).summary
+
+
+def test_the_scale_of_the_loss_does_not_matter() -> None:
+    for scale in (1e-100, 1e-15, 1e15):
+        assert is_clear(make_trace(loss=scale * falling_loss(start=7, end=1)))
+        assert not is_calm(make_trace(loss=scale * flat(noise=0.01)))
+
+
 def test_a_small_steady_fall_is_a_note_at_most() -> None:
     assert is_calm(drifting(0.015))
 
@@ -344,6 +376,27 @@ def test_a_slow_loss_beside_weights_that_stand_still_is_found(channel: str) -> N
     assert is_calm(beside(SLOW, **{channel: late}))
 
 
+def test_a_solved_run_whose_weights_rest_is_silent() -> None:
+    solved = np.maximum(0.64 * np.exp(-80 * T), 1e-9)
+    assert is_clear(beside(solved, update_unchanged=sampled(1.0)))
+    assert not is_calm(beside(solved + 0.1, update_unchanged=sampled(1.0)))
+
+
+def test_it_tells_how_many_weights_stand_still_not_that_all_do() -> None:
+    summary = only_finding(beside(SLOW, update_unchanged=sampled(0.81))).summary
+    assert "since step 1, 81 % of the weights with a gradient do not move (limit 70 %)" in summary
+
+
+def test_where_the_number_format_holds_the_weights_it_says_nothing_else() -> None:
+    for loss in (SLOW, flat(math.log(10), 0.005)):
+        trace = beside(loss, update_unchanged=sampled(0.9))
+        half = replace(trace, facts={"param_dtype": "bfloat16"})
+        first = only_finding(half).treatments[0]
+        assert "float32" in first.title
+        assert not any("Stop the run" in t.title for t in only_finding(half).treatments)
+        assert any("Stop the run" in t.title for t in only_finding(trace).treatments)
+
+
 def test_one_tensor_with_saturated_moments_is_enough() -> None:
     share = sampled(0.0)
     share[5:, 3] = 1.0
@@ -366,7 +419,14 @@ def test_a_flat_tail_is_a_note_that_leaves_it_open() -> None:
 def test_a_loss_printed_with_too_few_digits_is_not_called_flat() -> None:
     assert is_clear(make_trace(loss=np.full(N, 0.01)))
     assert is_clear(make_trace(loss=np.zeros(N)))
+    assert is_clear(make_trace(loss=np.round(2 * np.exp(-60 * T) + 0.01, 2)))
     assert not is_calm(make_trace(loss=np.full(N, 3.37)))
+
+
+@pytest.mark.parametrize("level", [0.5, 1.5, 2.0])
+def test_a_loss_that_never_changes_is_flat_however_few_digits_it_has(level: float) -> None:
+    assert "flat from the start" in only_finding(make_trace(loss=np.full(100, level))).summary
+    assert is_clear(make_trace(loss=np.full(99, level)))
 
 
 def test_a_loss_that_rises_again_is_no_plateau() -> None:

@@ -150,6 +150,15 @@ def test_a_schedule_that_ends_at_half_of_the_run_is_critical_once_it_is_0() -> N
     assert finding.steps == (490, 1000)
 
 
+def test_a_rate_that_is_0_is_called_so_from_its_first_step() -> None:
+    sudden = only_finding(run([PEAK] * 50 + [0.0] * 50))
+    assert sudden.summary.startswith("The learning rate is 0 from step 51 to step 100, 50 %")
+    slow = only_finding(run([*line(50), *[0.01] * 10, *[0.0] * 40])).summary
+    assert "below 3 % of its peak from step 51 on, and 0 from step 61 to step 100, 50 %" in slow
+    low = only_finding(run([PEAK] * 50 + [0.01] * 50)).summary
+    assert low.startswith("The learning rate is below 3 % of its peak from step 51 to step 100")
+
+
 def test_a_small_rate_that_is_not_0_is_a_warning() -> None:
     assert only_finding(run(np.maximum(1 - 2 * X, 0.01))).severity is Severity.WARN
 

@@ -1,6 +1,7 @@
 """What the contract cannot know of `nan-pulse`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -247,3 +248,56 @@ def test_weights_that_another_optimizer_moves_are_not_acquitted() -> None:
     whole = np.array([[0, NAN]] * 4)
     finding = only_finding(losses(2.0, NAN, NAN, NAN, update_nonfinite=whole, tensors=tensors))
     assert not any("not the weights" in e.what for e in finding.evidence)
+
+
+def test_a_zero_that_the_doctor_saw_itself_is_a_zero() -> None:
+    """Only a log of the Trainer's prints 0 for NaN; a hinge loss of 0 can have a NaN gradient."""
+    rows = [(2.0, 1.0), (1.9, 1.0), (0.0, NAN), (1.8, 1.0)]
+    seen: list[dict[str, object]] = [
+        {"framework": "torch"},
+        {"framework": "lightning", "loss_window": 1},
+        {"framework": "huggingface", "loss_window": 1, "nan_filter": "on"},
+        {"framework": "huggingface", "loss_window": 10, "nan_filter": "off"},
+    ]
+    logs: list[dict[str, object]] = [
+        {},
+        {"framework": "huggingface"},
+        {"framework": "huggingface", "loss_window": 10, "nan_filter": "on"},
+        {"framework": "huggingface", "loss_window": 1, "nan_filter": "seen"},
+    ]
+    for facts in (*seen, *logs):
+        trace = replace(logged(rows), facts=facts)
+        expected = Status.CLEAR if facts in seen else Status.FOUND
+        assert examine(RULE, trace).status is expected, facts
+
+
+@pytest.mark.parametrize(
+    ("bad", "word"),
+    [
+        ([5], "isolated"),
+        ([5, 9, 40], "isolated"),
+        ([5, 6, 7, 8], "in one stretch"),
+        (range(5, 95, 2), "they come and go"),
+    ],
+)
+def test_few_are_isolated_and_many_are_not(bad: Sequence[int], word: str) -> None:
+    loss = np.full(100, 2.0)
+    loss[list(bad)] = NAN
+    finding = only_finding(make_trace(loss=loss))
+    assert (finding.severity, course(finding)) == (Severity.WARN, f"{word}, finite losses follow")
+    assert "Look at the batch" in finding.treatments[0].title
+
+
+def test_nobody_is_sent_back_to_before_the_run() -> None:
+    def advice(trace: Trace) -> list[str]:
+        return [t.title for t in only_finding(trace).treatments]
+
+    later = advice(losses(2.0, INF, INF))
+    assert later[0] == (
+        "Go back to a checkpoint from before step 2; of later ones the loss was not finite by then"
+    )
+    first = advice(losses(NAN, NAN, NAN))
+    assert first[0].startswith("Restart; a checkpoint cannot help")
+    assert first[1].startswith("Look at the batch of step 1")
+    assert advice(losses(NAN, NAN, NAN, resumed_from=0))[0].startswith("Go back")
+    assert advice(losses(NAN, NAN, weights_nonfinite=3))[0].startswith("Load weights")

@@ -80,13 +80,70 @@ def test_finite_losses_afterwards_show_that_the_weights_are_whole() -> None:
     assert only_finding(first_at(3, NAN, NAN, loss=losses)).severity is Severity.CRITICAL
 
 
-def test_the_forward_pass_is_blamed_where_its_loss_was_not_finite() -> None:
+def test_the_loss_is_blamed_where_it_broke_first() -> None:
     losses = [3.0, 2.9, 2.8, NAN, NAN, NAN]
-    backward = only_finding(first_at(3, NAN, NAN, loss=losses)).evidence[-1]
-    forward = only_finding(first_at(4, NAN, NAN, loss=losses)).evidence[-1]
-    assert (backward.observed, forward.observed) == (0, 1)
-    assert "backward pass broke" in backward.what
-    assert "forward pass broke" in forward.what
+    backward = only_finding(first_at(3, NAN, NAN, loss=losses, framework="torch"))
+    forward = only_finding(first_at(4, NAN, NAN, loss=losses, framework="torch"))
+    assert "the loss of step 3 is finite: the backward pass broke" in backward.summary
+    assert {e.channel for e in backward.evidence} == {"first_nonfinite_step"}
+    assert "backward pass" not in forward.summary
+    assert forward.evidence[-1].what == "loss of step 4 NaN or infinite: it broke first"
+    assert (backward.severity, forward.severity) == (Severity.CRITICAL, Severity.WARN)
+    assert "Look at the batch of step 4" in forward.treatments[0].title
+    assert not any("gradient broke" in t.title for t in forward.treatments)
+
+
+def test_a_loss_that_broke_first_stands_first() -> None:
+    losses = [3.0, 2.9, 2.8, NAN, NAN, NAN]
+    both = first_at(4, NAN, NAN, loss=losses, grad_norm_used=losses, framework="torch")
+    assert [f.rule for f in diagnose(both).findings] == ["nan-pulse", "nonfinite-gradient"]
+
+
+def test_a_finite_loss_of_several_updates_acquits_nothing() -> None:
+    losses = [3.0, 2.9, 2.8, NAN, NAN, NAN]
+    for facts in ({"loss_window": 10}, {"nan_filter": "seen"}, {"framework": "huggingface"}):
+        assert "backward pass" not in only_finding(first_at(3, 3, 3, loss=losses, **facts)).summary
+
+
+@pytest.mark.parametrize("norm", ["grad_norm", "grad_norm_used"])
+def test_the_norm_of_every_update_tells_until_when_it_lasted(norm: str) -> None:
+    finding = only_finding(first_at(1, 1, 1, rows=5, **{norm: [NAN] * 60}))
+    assert finding.steps == (1, 60)
+    assert finding.summary.endswith("from step 1 to the end, 60.")
+    passed = only_finding(first_at(1, 1, 1, rows=5, **{norm: [*[NAN] * 9, *[1.0] * 51]}))
+    assert passed.summary.endswith("from step 1 to 9.")
+
+
+def advice(trace: Trace) -> str:
+    return only_finding(trace).treatments[0].title
+
+
+def test_nobody_is_sent_back_to_before_the_run() -> None:
+    assert advice(first_at(3, 3, 3)).startswith("Go back to a checkpoint from before step 3")
+    assert advice(first_at(1, 1, 1)).startswith("Restart; a checkpoint cannot help")
+    assert advice(first_at(1, 1, 1, resumed_from=0)).startswith("Go back")
+    assert advice(norms(NAN, NAN, NAN, loss=[NAN] * 3, loss_window=10)).startswith("Restart")
+
+
+def test_weights_that_were_broken_before_are_to_be_replaced() -> None:
+    came_so = only_finding(first_at(1, 1, 1, weights_nonfinite=12, loss=[NAN] * 6))
+    assert [t.title for t in came_so.treatments] == [
+        "Load weights that are finite: these were not when watching began"
+    ]
+    assert any(e.channel == "weights_nonfinite" for e in came_so.evidence)
+    update = np.array([[0] * 3, [7, 0, 0], *[[NAN] * 3] * 4])
+    broke = only_finding(first_at(3, 3, 3, update_nonfinite=update, loss=[2.0, 2.0, *[NAN] * 4]))
+    assert any("after step 2" in e.what for e in broke.evidence)
+    assert not any("batch" in t.title for t in broke.treatments)
+
+
+def test_a_norm_that_never_was_one_tells_nothing_beside_losses_that_are_well() -> None:
+    losses = np.linspace(3, 2, 999)
+    assert status(norms(*[NAN] * 999)) is Status.CLEAR
+    assert status(norms(*[NAN] * 999, loss=losses)) is Status.CLEAR
+    assert status(norms(1.0, *[NAN] * 998, loss=losses)) is Status.FOUND
+    losses[900:] = NAN
+    assert status(norms(*[NAN] * 999, loss=losses)) is Status.FOUND
 
 
 def test_it_explains_a_loss_that_breaks_later() -> None:

@@ -117,6 +117,7 @@ def test_the_worst_sample_is_told_beside_the_first() -> None:
     finding = only_finding(run([[0.5, 0, 0, 0], [0.9, 0, 0, 0], [0.6, 0, 0, 0]]))
     shares = [e.observed for e in finding.evidence if e.unit == "%"]
     assert shares == pytest.approx([100 * 500 / 1500, 100 * 900 / 1500], rel=1e-6)
+    assert finding.evidence[1].what.endswith("first moment not, at step 2, the worst")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -218,6 +219,8 @@ def test_a_clamp_below_the_smallest_number_of_the_state_is_refused_with_its_reas
     half = torch.zeros(4, dtype=torch.float16).clamp_(min=FOLK_CLAMP)
     assert half.count_nonzero() == 0
     (finding,) = examine(RULE, run([0.5, 0.0, 0.0, 0.0])).findings
-    assert [e.observed for e in finding.evidence if "clamp" in e.what] == [0.0]
+    assert [(e.what, e.observed) for e in finding.evidence if "clamp" in e.what] == [
+        ("what float16 keeps of a clamp at 1e-8, which therefore changes nothing", 0.0)
+    ]
     assert not any("clamp" in treatment.title.lower() for treatment in finding.treatments)
     assert finding.treatments[0].changes == {"state_dtype": ("float16", "float32")}

@@ -91,7 +91,22 @@ def with_gaps(wave: Floats) -> Trace:
     return make_trace(loss=loss)
 
 
+def mixed(period: int = 50, size: float = 0.2, rows: int = N, seed: int = 0) -> Floats:
+    """Batches in one mixed order, each with its own level."""
+    levels = size * np.random.default_rng(seed).standard_normal(period)
+    return np.resize(levels, rows)
+
+
+def half_sorted(share: float) -> Trace:
+    """Levels in a mixed order, and so much of a smooth wave."""
+    return run((1 - share) * mixed() + share * sine(0.4), noise=0.002)
+
+
 AT_LIMIT = {
+    "smoothness": (
+        lambda: turn(half_sorted, 0.0, 1.0)[0],
+        lambda: turn(half_sorted, 0.0, 1.0)[1],
+    ),
     "clearness": (lambda: turn(noisy, 0.05, 0.4)[0], lambda: turn(noisy, 0.05, 0.4)[1]),
     "known_clearness": (
         lambda: turn(spiked_rate, 0.0, 0.4)[0],
@@ -153,6 +168,52 @@ def test_jumps_every_150_steps_are_found_and_white_noise_is_not() -> None:
     finding = only_finding(run(spikes(0.5, 150, rows)))
     assert " about every 150 steps" in finding.summary
     assert is_clear(run(np.zeros(rows)))
+
+
+def test_the_whole_period_is_told_not_a_half_that_is_high_too() -> None:
+    half = mixed(25)
+    other = mixed(50, seed=1)
+    assert " about every 50 steps" in only_finding(run(half + other)).summary
+    both = (half + other)[:180]  # three and a half periods
+    assert is_clear(make_trace(loss=falling_loss(180) * np.exp(both)))
+
+
+@pytest.mark.parametrize("period", [7, 20, 50, 100])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_batches_that_repeat_in_a_mixed_order_are_a_note(period: int, seed: int) -> None:
+    finding = only_finding(run(mixed(period, seed=seed)))
+    assert finding.severity is Severity.NOTE
+    assert "the order of the batches repeats" in finding.summary
+    assert {t.when for t in finding.treatments} == {"next", "check"}
+
+
+def test_sorted_data_and_a_broken_batch_in_a_mixed_order_are_alarms() -> None:
+    by_class = np.repeat(mixed(10, rows=10), 5)
+    assert only_finding(run(np.resize(by_class, N))).severity is Severity.WARN
+    broken = mixed()
+    broken[20::50] += 2.5
+    assert only_finding(run(broken)).severity is Severity.WARN
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_real_loop_over_fixed_batches_is_a_note(seed: int) -> None:
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    batches = torch.randn(50, 16, 8)
+    losses = []
+    for step in range(600):
+        inputs = batches[step % 50]
+        loss = torch.nn.functional.mse_loss(model(inputs), inputs.sum(1, keepdim=True).sin())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    finding = only_finding(make_trace(loss=np.array(losses)))
+    assert finding.severity is Severity.NOTE
+    assert " about every 50 steps" in finding.summary
 
 
 def test_its_steps_go_from_the_first_jump_to_a_period_after_the_last() -> None:

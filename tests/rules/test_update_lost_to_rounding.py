@@ -105,6 +105,17 @@ def test_it_speaks_in_the_third_sample_and_names_the_tensors() -> None:
     assert "76 % of the bfloat16 weights" in finding.summary
 
 
+def test_what_moved_stands_beside_what_the_format_needs() -> None:
+    evidence = only_finding(run(0.95, update_ratio=0.0014)).evidence[-1]
+    assert evidence.what.endswith("bfloat16 needs 0.39 % or more to keep it")
+    assert (evidence.observed, evidence.limit) == pytest.approx((0.14, 0.390625))
+
+
+def test_its_numbers_are_plain() -> None:
+    finding = only_finding(RULE.sick())
+    assert {type(e.observed) for e in finding.evidence} == {float}
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_fine_format_is_clear_however_little_moves(dtype: str) -> None:
     assert is_clear(run(1.0, dtype=dtype))

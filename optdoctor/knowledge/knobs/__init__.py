@@ -4,7 +4,7 @@ A file holds `LABEL`, `LOOK_INSIDE`, `PACKAGES` (names under which it is install
 {knob: code, or {new value: code}}, in which `{new}` stands for the new value, and `{groups[model]}`
 for two groups of parameters: those of one layer, and all others at the rate `lr` as before. Where
 the framework spelled it otherwise before some release, `BEFORE` holds {(4, 56): the knobs as they
-were}. `..` stands for what the training already has.
+were}. `..` and `...` stand for what the training already has; code may have several lines.
 """
 
 import importlib

@@ -4,8 +4,9 @@ LABEL = "HF"
 PACKAGES = ("transformers",)
 LOOK_INSIDE = "Trainer(.., callbacks=[OptDoctorCallback()])"
 
-_FLOAT32 = "from_pretrained(.., dtype=torch.float32), TrainingArguments(bf16=True)"
-_OLD_FLOAT32 = "from_pretrained(.., torch_dtype=torch.float32), TrainingArguments(bf16=True)"
+_AFTER = "\nmodel.float()  # where it is built from a config\nTrainingArguments(bf16=True)"
+_FLOAT32 = f"from_pretrained(.., dtype=torch.float32){_AFTER}"
+_OLD_FLOAT32 = f"from_pretrained(.., torch_dtype=torch.float32){_AFTER}"
 
 KNOBS: dict[str, str | dict[str, str]] = {
     "param_dtype": {"float32": _FLOAT32},

@@ -5,14 +5,15 @@ PACKAGES = ("torch",)
 LOOK_INSIDE = "doctor = optdoctor.watch(model, optimizer)"
 
 _GROUP = "for g in optimizer.param_groups: g"
-_FLOAT32 = "model.float(), forward in torch.autocast(.., bfloat16)"
+_AUTOCAST = 'with torch.autocast("cuda", torch.bfloat16): loss = ...'
+_FLOAT32 = f"model.float()\n{_AUTOCAST}"
 _SCHEDULE = "torch.optim.lr_scheduler."
 
 KNOBS: dict[str, str | dict[str, str]] = {
     "param_dtype": {"float32": _FLOAT32},
     "state_dtype": {"float32": _FLOAT32},
     "math_dtype": {"float32": _FLOAT32},
-    "compute_dtype": {"bfloat16": "forward in torch.autocast(.., bfloat16)"},
+    "compute_dtype": {"bfloat16": _AUTOCAST},
     "eps": _GROUP + '["eps"] = {new}',
     # Groups without decay, of norms and biases, stay so.
     "weight_decay": _GROUP + '["weight_decay"] = g["weight_decay"] and {new}',

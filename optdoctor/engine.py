@@ -160,7 +160,9 @@ def _differential(
     trace: Trace,
 ) -> Differential:
     onset = finding.steps[0]
-    latest = onset if rules[finding.rule].onset == "exact" else onset + _reach(onset)
+    latest = onset
+    if rules[finding.rule].onset == "estimated":
+        latest += max(_reach(onset), finding.period)
     found, clear, ruled_out, not_examined = [], [], [], []
     for name in explained_by.get(finding.rule, ()):
         rule, outcome = rules[name], outcomes[name]

@@ -106,6 +106,8 @@ class Finding:
     """Best first."""
     tensors: tuple[str, ...] = ()
     """Names, worst first."""
+    period: int = 0
+    """Steps after which it comes again; 0 where it does not, or nobody knows."""
     rule: str = ""
     stage: Stage = "preview"
     causes: Differential = Differential()

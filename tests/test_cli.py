@@ -385,3 +385,87 @@ def test_a_missing_package_is_named_with_its_remedy(tmp_path, healthy_rows, monk
     result = analyze(path)
     said = f"optdoctor: {path}: needs pyarrow; pip install pyarrow\n"
     assert (result.exit_code, result.stderr) == (2, said)
+
+
+@pytest.mark.parametrize("form", ["text", "json", "markdown", "html"])
+def test_losses_as_large_as_a_float_can_be_have_a_report_without_a_word_of_numpy(tmp_path, form):
+    rows = [[step, 1e308 if step % 3 else -1e308, 1e-3, 1.0] for step in range(1, 201)]
+    paths = [write_csv(tmp_path / f"{name}.csv", rows) for name in ("one", "two")]
+    for given in (paths[:1], paths):
+        command = [sys.executable, "-m", "optdoctor", "analyze", "--format", form, *map(str, given)]
+        result = subprocess.run(command, capture_output=True, encoding="utf-8")
+        assert result.returncode in (0, 1)
+        assert result.stderr == ""
+        assert result.stdout
+
+
+@pytest.mark.parametrize("form", ["text", "json", "markdown", "html"])
+def test_a_report_that_fails_is_one_sentence_and_exit_3(tmp_path, healthy_rows, monkeypatch, form):
+    from optdoctor import cli
+
+    def broken(*_: object) -> str:
+        raise ValueError("on purpose")
+
+    monkeypatch.setattr(cli, "_text", broken)
+    monkeypatch.setattr(cli, "_document", broken)
+    result = analyze("--format", form, write_csv(tmp_path / "train.csv", healthy_rows[:50]))
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert len(result.stderr.splitlines()) == 1
+    assert "on purpose" in result.stderr
+
+
+def test_an_examination_that_fails_is_one_sentence_and_exit_3(tmp_path, healthy_rows, monkeypatch):
+    from optdoctor import engine
+
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("on purpose")
+
+    monkeypatch.setattr(engine, "diagnose", broken)
+    result = analyze(write_csv(tmp_path / "train.csv", healthy_rows[:50]))
+    assert result.exit_code == 3
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_folder_with_a_record_says_which_logs_it_passed_over(tmp_path, healthy_rows):
+    path = write_csv(tmp_path / "train.csv", healthy_rows[:50])
+    record = tmp_path / "optdoctor-run"
+    record.mkdir()
+    (record / "run.json").write_text("{}")
+    other = tmp_path / "other" / "checkpoint-5"
+    other.mkdir(parents=True)
+    (other / "trainer_state.json").write_text("{}")
+    first = analyze(tmp_path).stderr.splitlines()[0]
+    assert first.endswith("1 run record read; 2 logs passed over, name them: train.csv, ..")
+    path.unlink()
+    assert "1 log passed over, name it: other" in analyze(tmp_path).stderr
+    assert "passed over" not in analyze(record).stderr
+    assert "passed over" not in analyze(other).stderr
+
+
+def test_a_name_that_is_kept_for_a_symptom_is_explained_as_that():
+    result = CliRunner().invoke(main, ["explain", "loss-spike"])
+    assert result.exit_code == 0
+    assert "no rule finds it yet" in result.stdout
+    assert CliRunner().invoke(main, ["explain", "tarot"]).exit_code == 2
+
+
+def test_a_demo_without_its_framework_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optdoctor.demo.lightning", None)
+    result = CliRunner().invoke(main, ["demo", "--framework", "lightning"])
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert "pip install 'optdoctor[lightning]'" in result.stderr
+    assert "in a clone pip install '.[lightning]'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("adapter", "missing"),
+    [("huggingface", ("transformers",)), ("lightning", ("lightning.pytorch", "pytorch_lightning"))],
+)
+def test_an_adapter_without_its_framework_says_how_to_get_it(adapter, missing):
+    block = "".join(f"sys.modules[{name!r}] = None; " for name in missing)
+    code = f"import sys; {block}import optdoctor.adapters.{adapter}"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8")
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: ")
+    assert f"pip install 'optdoctor[{adapter}]'" in last

@@ -1,11 +1,15 @@
 """What a training's standard error is told, and what it is spared."""
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import pytest
 from made_up import RUN, finding
 
 from optdoctor.findings import Diagnosis, Differential, Notice, Severity, Treatment, Verdict
 from optdoctor.report import text
 from optdoctor.sinks import Place, make
+from optdoctor.sinks.report_page import OURS
 
 
 def told(capsys: pytest.CaptureFixture[str], *notices: Notice) -> str:
@@ -64,3 +68,18 @@ def test_the_line_of_a_healthy_run_keeps_to_80_columns(capsys, monkeypatch) -> N
     assert max(map(len, lines)) <= 80
     assert all(line.startswith(" " * 11 + "second-") for line in lines[1:])
     assert " ".join(" ".join(lines).split()) == " ".join(long.split())
+
+
+def test_a_page_in_a_folder_that_goes_with_its_program_is_not_pointed_at(tmp_path, capsys) -> None:
+    sick = Diagnosis(Verdict.SICK, {}, (finding(3, rule="illness"),), ())
+
+    def shown(folder: Path) -> str:
+        (folder / "report.html").write_bytes(OURS)
+        make("console", Place(folder)).close(sick, RUN, "")
+        return "".join(capsys.readouterr().err.split())
+
+    assert "report.html" in shown(tmp_path)
+    with TemporaryDirectory() as folder:
+        inside = Path(folder) / "optdoctor-run"
+        inside.mkdir()
+        assert "report.html" not in shown(inside)

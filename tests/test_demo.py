@@ -64,6 +64,7 @@ def test_it_succeeds_and_leaves_nothing_behind(framework: str, fault: str) -> No
     assert demo.code == 0, demo.err
     assert demo.left == ()
     assert "Traceback" not in demo.err
+    assert "report.html" not in demo.err, "the folder of the page is gone by now"
     assert demo.seconds < LIMIT_S
 
 

@@ -60,6 +60,17 @@ def test_a_cause_within_reach_of_an_estimated_onset_is_found(onset: int, reach: 
     assert found(1, estimated=False) == Differential()
 
 
+def test_what_comes_again_has_to_be_seen_by_the_second_time() -> None:
+    def found(at: int, **more: int) -> tuple[str, ...]:
+        symptom = rule("symptom", finding(71, **more), onset="estimated")
+        return causes_of(diagnose(RUN, [symptom, cause("cause", finding(at))]), "symptom").found
+
+    assert found(141, period=70) == ("cause",)
+    assert found(142, period=70) == ()
+    assert found(136) == ()
+    assert found(71 + 64, period=2) == ("cause",)
+
+
 def test_the_onsets_of_shapes_are_estimates_and_those_of_facts_are_not() -> None:
     kinds = {r.name: r.onset for r in RULES if r.name in SYMPTOMS}
     assert {name for name, kind in kinds.items() if kind == "exact"} == {

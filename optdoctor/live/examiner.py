@@ -1,15 +1,23 @@
 """When a run is examined while it trains, and what of a diagnosis is news."""
 
 from collections.abc import Collection
+from time import perf_counter
 
 from optdoctor.engine import diagnose, examine
 from optdoctor.findings import SEVERITIES, Diagnosis, Finding, Notice
-from optdoctor.live.announce import notices, ripe
+from optdoctor.live.announce import ROWS, notices, ripe
+from optdoctor.live.schedule import FLOOR_S
 from optdoctor.rule import Rule
 from optdoctor.trace import Trace
 
-FIRST, GROWTH = 16, 1.25
+FIRST, GROWTH = 16, 1.125
 """Updates until the first examination of all rules, and their growth until the next."""
+SOON = 1.03
+"""The same where a statistic was found that may not be told yet: it is looked for again, whatever
+the bill. A finding costs two such examinations."""
+FREE_S = FLOOR_S / 2
+"""What examinations may cost an update in any case, in seconds, in their own account: with updates
+of 0.1 ms the samples of a run's youth leave nothing of the bill for ten thousand of them."""
 AFTERMATH = 4
 """Updates after an alarm at which all rules look again, whatever the bill."""
 
@@ -22,6 +30,8 @@ class Examiner:
         self._exams: dict[str, int] = {}
         self._next = FIRST
         self._must: int | None = None
+        self._unripe = False
+        self._spent_s = 0.0
         self.announced: dict[str, Finding] = {}
         """The finding last told of, by rule."""
         self.diagnosis: Diagnosis = diagnose(Trace(), rules)
@@ -31,8 +41,13 @@ class Examiner:
         return step >= self._next
 
     def must(self, step: int) -> bool:
-        """Whether they have to, because the course of an alarm should be known by now."""
-        return self._must is not None and step >= self._must
+        """Whether they have to, whatever the bill.
+
+        Because the course of an alarm should be known by now, a statistic waits to be told, or
+        their own account has room.
+        """
+        alarmed = self._must is not None and step >= self._must
+        return alarmed or self._unripe or self._spent_s <= FREE_S * step
 
     def alarmed(self, step: int) -> None:
         """Something happened: all rules look again soon, when its course is known."""
@@ -50,6 +65,7 @@ class Examiner:
 
     def examine(self, trace: Trace, step: int) -> list[Notice]:
         """Lets all rules look; returns what appeared, worsened or ended."""
+        began, is_routine = perf_counter(), self._must is None and step >= self._next
         self.diagnosis = diagnose(trace, self._rules.values())
         found = {finding.rule for finding in self.diagnosis.findings}
         self._exams = {rule: self._exams.get(rule, 0) + 1 for rule in found}
@@ -61,7 +77,12 @@ class Examiner:
                 self.announced.pop(notice.finding.rule, None)
             else:
                 self.announced[notice.finding.rule] = notice.finding
-        self._next, self._must = max(int(step * GROWTH), step + FIRST), None
+        # With fewer rows it has to wait anyway.
+        self._unripe = rows >= ROWS and not all(may_speak.values())
+        growth = SOON if self._unripe else GROWTH
+        self._next, self._must = max(int(step * growth), step + FIRST), None
+        if is_routine:
+            self._spent_s += perf_counter() - began
         return told
 
     def _is_news(self, finding: Finding) -> bool:

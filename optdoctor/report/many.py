@@ -77,7 +77,7 @@ def render_many(
         shown = beginning(finding, max(width - columns(text) - columns(since) - 1, 0))
         gap = " " * (width - columns(text) - columns(shown) - columns(since)) if since else ""
         lines.append(f"{text}{shown}{gap}{since}".rstrip())
-    kind = f"one{' log' if log else ''} scale for all rows" if shared else "each row its own scale"
+    kind = f"one{' log' if log else ''} scale" if shared else "each row its own scale"
     lines += [
         "",
         f"loss: median of each twelfth of the run, {kind}; × not finite",

@@ -45,6 +45,8 @@ class Detail:
 
     explained: bool = True
     """Where and since and why of a symptom whose cause stands above it."""
+    eased: bool = True
+    """Advice for such a symptom."""
     lines: int = 1000
     """Most lines of one sentence."""
     treatments: int = 1000
@@ -78,6 +80,7 @@ _SHORTER: tuple[Mapping[str, int | bool], ...] = (
     {"treatments": 1},
     {"groups": 1, "evidence": 0},
     {"causes": 0},
+    {"eased": False},
     # Whole items have gone by now; what is left is cut.
     {"lines": 4},
     {"lines": 3},
@@ -172,7 +175,8 @@ def render(
             ("since", cut(wrap(since(finding, trace), room), detail.lines)),
             ("why", _why(finding, evidence[1:], later, room, detail)),
         ]
-    chosen = treatments(finding)[: detail.treatments]
+    eased = detail.eased or not finding.causes.found
+    chosen = treatments(finding)[: detail.treatments if eased else 0]
     label = "try" if finding.severity is Severity.NOTE else "do"
     rows.append((label, _do(chosen, trace, printed, position, room, detail)))
     if not brief and detail.sure:
@@ -265,7 +269,8 @@ def found_elsewhere(finding: Finding, findings: Sequence[Finding], trace: Trace)
         of = [(i, f) for i, f in enumerate(findings, 1) if f.rule == name]
         for number_, other in of[:1]:
             after = "later, " if other.steps[0] > finding.steps[0] else ""
-            told[name] = f"finding {number_}: {after}{span(other, trace)}"
+            note = ", a note" if other.severity is Severity.NOTE else ""
+            told[name] = f"finding {number_}{note}: {after}{span(other, trace)}"
     return told
 
 

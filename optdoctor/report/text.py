@@ -9,6 +9,7 @@ from optdoctor.report.many import ASCII, render_many
 from optdoctor.report.slots import WHOLE, Detail, details, ordered, unit
 from optdoctor.report.verdict import sentences
 from optdoctor.report.wording import (
+    beginning,
     columns,
     counted,
     cut,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["coloured", "one_line", "render", "render_many"]
 
 LINES = 40
+OPENING = 6
+"""Lines that the verdict has in any case: its numbers are those that must be read."""
 IN_FULL = 3
 """Findings beyond which the rest get a head line only."""
 _EVENT_WORDS = {
@@ -140,7 +143,7 @@ def _lines(
     ascii: bool,
 ) -> list[str]:
     _, said = sentences(diagnosis, trace, ordered(diagnosis))
-    opening = cut(_opening(diagnosis.verdict.upper(), said, width), max(detail.lines, 3))
+    opening = cut(_opening(diagnosis.verdict.upper(), said, width), max(detail.lines, OPENING))
     lines = [_head(trace, width), "", *opening]
     if footer.counts_from_zero(trace):
         indent = " " * (len(diagnosis.verdict) + 2)
@@ -151,8 +154,10 @@ def _lines(
     foot = footer.rows(diagnosis, trace, in_full=IN_FULL, width=width, detail=detail)
     for label, text in told.items():
         if text:
+            room = width - footer.LABEL
             shown = plain(text) if label == "page" else prose(text)  # a path stays as it is
-            foot.append((label, wrap(shown, width - footer.LABEL)))
+            shown = beginning(shown, room) if label == "cost" and not detail.foot else shown
+            foot.append((label, wrap(shown, room)))
     lines += [""] if foot else []
     for label, texts in foot:
         lines += [f"{'' if i else label:<{footer.LABEL}}{line}" for i, line in enumerate(texts)]

@@ -88,13 +88,14 @@ def plain(text: str) -> str:
 
 
 def prose(text: str, *, ticks: bool = False) -> str:
-    """A rule's words in a terminal: 1e-8 for 1e-08, 7.1 % for 7.1%, back-ticks only with `ticks`.
+    """A rule's words in a terminal: 1e-8 for 1e-08, 7.1 % for 7.1%, no back-ticks.
 
-    Names of a sentence are told by it; those of a page that explains are words like others.
+    With `ticks` they stay around what reads like a word of the sentence, a limit's name: rules and
+    symptoms, which have a hyphen, need none.
     """
     text = re.sub(r"(\d)e\+?(-?)0*(\d)", r"\1e\2\3", plain(text))
     text = re.sub(r"(\d)%", r"\1 %", text)
-    return text if ticks else text.replace("`", "")
+    return re.sub(r"`(\w+(?:-\w+)+)`", r"\1", text) if ticks else text.replace("`", "")
 
 
 def short_words(text: str) -> str:
@@ -190,14 +191,14 @@ def short_name(name: str, width: int) -> str:
 def beginning(text: str, width: int) -> str:
     """`text` in at most `width` columns, its end left out where it is longer.
 
-    It ends with a whole clause where half of it or more can stay, else with a whole word.
+    It ends with a whole clause where a third of the room or more is filled, else with a whole word.
     """
     if columns(text) <= width:
         return text
     clause = re.split(r"[;:,](?= )", text)
     for kept in range(len(clause) - 1, 0, -1):
         end = len(text) - sum(len(part) + 1 for part in clause[kept:])
-        if columns(text[:end]) <= width and 2 * end >= width:
+        if columns(text[:end]) <= width and 3 * end >= width:
             return text[:end]
     while text and columns(text) > width - 2:
         text = text[:-1]

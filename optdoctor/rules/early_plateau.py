@@ -245,7 +245,9 @@ def _spent(shape: Curve, rate: Floats | None, limits: Limits) -> Finding | None:
         evidence=(
             _percent("lr", f"rows at the end with a rate below {low}", share, limits.spent_share),
             _late(late, limits.late_fall),
-            _percent("loss", "of the fall it was on course for came after", came, limits.unpaid),
+            _percent(
+                "loss", "of the fall it was on course for came after", max(came, 0), limits.unpaid
+            ),
         ),
         treatments=(
             _do(again, "now", "a rate that is spent moves nothing", "risky"),

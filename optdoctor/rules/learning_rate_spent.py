@@ -45,6 +45,7 @@ MOST_DECIMALS = 12
 """Decimals beyond which a printed rate counts as exact."""
 HELD = 0.1
 """Share of the rows that must reach a rate for it to be the peak."""
+OF_STEPS = "of the steps"
 CUT = 2.0
 """Least factor of a milestone: schedules that fall at every step fall by less."""
 
@@ -143,7 +144,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
             severity=Severity.CRITICAL if lost else Severity.WARN,
             summary=(
                 f"The learning rate is {_level(stretch, limits)} to step {stretch.last},"
-                f" {stretch.share * 100:.3g} % of the steps (limit {limits.share * 100:.2g} %)."
+                f" {_word(reasons[0])} (limit {reasons[0].limit:.2g} %)."
             ),
             steps=(stretch.since, stretch.last),
             evidence=tuple(reasons),
@@ -190,7 +191,7 @@ def _reasons(stretch: _Stretch, planned: int, limits: Limits) -> list[Evidence]:
     reasons = []
     if stretch.share > limits.share and not _is_chosen(stretch, limits):
         level = stretch.bound / stretch.peak * 100
-        what = f"of the steps with a rate under {level:g} % of its peak"
+        what = f"{OF_STEPS} with a rate under {level:g} % of its peak"
         reasons.append(Evidence("lr", what, stretch.share * 100, limits.share * 100, "%"))
     early = since - first < limits.end * (planned - first)
     if stretch.factor > limits.drop and early:
@@ -208,6 +209,15 @@ def _level(stretch: _Stretch, limits: Limits) -> str:
         return low
     none = f"0 from step {stretch.zero_since}"
     return none if stretch.zero_since == stretch.since else f"{low} on, and {none}"
+
+
+def _word(reason: Evidence) -> str:
+    """The gravest reason, as a part of the summary."""
+    if reason.channel == "total_steps":
+        return f"with {reason.observed:.3g} % of the planned steps to come"
+    if reason.what.startswith(OF_STEPS):
+        return f"{reason.observed:.3g} % {OF_STEPS}"
+    return f"after a fall by {reason.observed:.3g} % in one row"
 
 
 def _is_chosen(stretch: _Stretch, limits: Limits) -> bool:

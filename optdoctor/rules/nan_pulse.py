@@ -161,6 +161,15 @@ def _broken_weights(trace: Trace, onset: int) -> list[Evidence]:
     return evidence
 
 
+def _first_broken_update(trace: Trace) -> int | None:
+    """The first sampled step after which weights were not finite."""
+    if "update_nonfinite" not in trace.series:
+        return None
+    update = trace.series["update_nonfinite"]
+    rows = np.flatnonzero(np.nansum(np.asarray(update.values, np.float64), axis=1) > 0)
+    return int(update.steps[rows[0]]) if rows.size else None
+
+
 def _whole_weights(trace: Trace, first: int) -> list[Evidence]:
     """That the weights stayed finite, where every update sampled since then left them so."""
     every = all(tensor.in_optimizer for tensor in trace.tensors)
@@ -186,9 +195,10 @@ def _treatments(
         source="counters of the fault itself name what a loss curve cannot",
     )
     why = "their weights are not finite" if weights_broken else "the loss was not finite by then"
-    title = f"Go back to a checkpoint from before step {since}; of later ones {why}"
-    if since <= trace.steps[0] and not trace.has("resumed_from"):
-        title = f"Restart; a checkpoint cannot help: no loss from before step {since} is known"
+    sound = min(since, _first_broken_update(trace) or since)
+    title = f"Go back to a checkpoint from before step {sound}; of later ones {why}"
+    if sound <= trace.steps[0] and not trace.has("resumed_from"):
+        title = f"Restart; a checkpoint cannot help: no step before {sound} is known to be sound"
     if trace.facts.get("weights_nonfinite"):
         title = "Load weights that are finite: these were not when watching began"
     back = Treatment(

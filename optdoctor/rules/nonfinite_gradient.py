@@ -81,7 +81,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
     lost = sound is False or (sound is None and made)
     finite_loss = _was_finite(trace, seen.first)
     weights = _broken_weights(trace, seen.first)
-    evidence = (*seen.evidence, *weights, *_loss_beside(seen.first, finite_loss))
+    evidence = (*seen.evidence, *(weights or _loss_beside(seen.first, finite_loss)))
     # Of a loss that broke first `nan-pulse` tells, and how grave it is.
     critical = lost and finite_loss is not False
     whose = f" of {seen.tensors[0]}" if made else ", of a tensor that the log does not name,"
@@ -293,7 +293,7 @@ def _back(trace: Trace, since: int) -> Treatment:
     """To weights that are whole, where there are any."""
     title = f"Go back to a checkpoint from before step {since}, where the gradient broke"
     if since <= trace.steps[0] and not trace.has("resumed_from"):
-        title = f"Restart; a checkpoint cannot help: no gradient from before step {since} is known"
+        title = f"Restart; a checkpoint cannot help: no step before {since} is known to be sound"
     if trace.facts.get("weights_nonfinite"):
         title = "Load weights that are finite: these were not when watching began"
     return Treatment(

@@ -4,9 +4,9 @@
 A wave of at least 4 cycles and 4 rows a cycle in the logarithm of the loss, once its slow trend is
 taken off: the autocorrelation is high at 1, 2 and 3 periods and low half a period beside them,
 which neither noise nor a moving average does. Or at least 5 jumps of like height at even distances.
-It is an alarm where the wave is smooth from row to row, or where a few places in the period stand
-out. The evidence says what else has that period: the epoch, the learning rate, evaluations,
-checkpoints, or norms that are clipped.
+It is an alarm where the wave is smooth from row to row, or rises once and falls once, or where a
+few places in the period stand out. The evidence says what else has that period: the epoch, the
+learning rate, evaluations, checkpoints, or norms that are clipped.
 ## Why it matters
 Something comes back: the same batches in the same order, a few broken batches, or a job that
 disturbs the training. The model learns them anew each time, and what lies between is forgotten.
@@ -79,6 +79,8 @@ SAME = 0.05
 """Relative difference up to which two periods are the same."""
 MULTIPLE = 1.25
 """How many times higher the autocorrelation is at a multiple of a period that is the true one."""
+ONE_TOP = 7
+"""Places from which a mixed order hardly ever rises once and falls once."""
 FEW = 6.0
 """Places in the period at which the spread of the others is known only to a factor of two."""
 
@@ -141,7 +143,7 @@ class Wave(NamedTuple):
     jumps: IntArray  # row of each jump
     lasting: bool  # whether the loss stays up for more than single rows
     smoothness: float  # likeness of neighbours in the wave, in its standard errors
-    sparse: bool  # whether a few places of the period stand out of all others
+    plain: bool  # whether a place of the period stands out of all others, or it rises just once
 
 
 def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
@@ -162,7 +164,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     apart = float(np.median(np.diff(shape.steps)))
     epoch = _epoch(trace)
     of_order = epoch is not None and _multiple(wave.period * apart, epoch[1], apart)
-    mixed = raised is None and not wave.sparse and round(wave.smoothness, 2) <= limits.smoothness
+    mixed = raised is None and not wave.plain and round(wave.smoothness, 2) <= limits.smoothness
     weak = of_order and round(wave.amplitude, 3) <= limits.order_amplitude
     steps = shape.steps[wave.jumps]
     swings = wave.lasting and abs(wave.skew) < -DOWN
@@ -185,6 +187,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
             severity=Severity.NOTE if weak or mixed else Severity.WARN,
             summary=summary,
             steps=(int(steps[0]), int(min(steps[-1] + wave.period * apart, shape.steps[-1]))),
+            period=round(wave.period * apart),
             evidence=(
                 *_evidence(wave, limits, apart, epoch, of_order=of_order, told=raised is not None),
                 *_alike(wave, limits, mixed=mixed),
@@ -214,8 +217,6 @@ def _comb_wave(
     clearness = best / shape.leeway
     if found:
         lag = _true_period(power, lag)
-        if lag * CYCLES > n - skip:
-            return None
     else:
         clearness = told / shape.leeway
         if known < LEAST_PERIOD or round(clearness, 2) <= limits.known_clearness:
@@ -235,8 +236,8 @@ def _comb_wave(
     high = int((wave > wave.min() + amplitude / 2).sum())
     lasting = high > max(SHORT * wave.size, 1)
     places = _folded(deviation[skip:], period, most=n)
-    alike, sparse = _smoothness(places), _is_sparse(places)
-    return Wave(period, clearness, 0.0, amplitude, skew, jumps, lasting, alike, sparse)
+    alike, plain = _smoothness(places), _stands_out(places) or _rises_once(places)
+    return Wave(period, clearness, 0.0, amplitude, skew, jumps, lasting, alike, plain)
 
 
 def _comb(values: Floats) -> tuple[Floats, Floats, Floats]:
@@ -280,7 +281,13 @@ def _smoothness(places: Floats) -> float:
     return alike * math.sqrt(min(places.size, BINS))
 
 
-def _is_sparse(places: Floats) -> bool:
+def _rises_once(places: Floats) -> bool:
+    """Whether a period has one top and one bottom: of mixed orders of 7 places, 4 % have."""
+    rising = np.diff(places, append=places[0]) > 0
+    return places.size >= ONE_TOP and int((rising != np.roll(rising, 1)).sum()) == 2
+
+
+def _stands_out(places: Floats) -> bool:
     """Whether the highest place stands out of all others, further where these are few."""
     above = places - np.median(places)
     spread = 1.4826 * float(np.median(np.abs(above)))
@@ -346,7 +353,7 @@ def _even_jumps(height: Floats, deviation: Floats, limits: Limits) -> Wave | Non
         spread, amplitude = float(apart.std() / apart.mean()), float(np.median(deviation[tall]))
         if round(spread, 3) < limits.spacing and round(amplitude, 3) > limits.amplitude:
             period = float(np.median(apart))
-            return Wave(period, 0.0, spread, amplitude, 0.0, tall, False, 0.0, sparse=True)
+            return Wave(period, 0.0, spread, amplitude, 0.0, tall, False, 0.0, plain=True)
     return None
 
 

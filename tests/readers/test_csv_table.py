@@ -226,3 +226,8 @@ def test_a_file_without_a_header_says_what_to_do() -> None:
     with pytest.raises(Unreadable, match="header") as raised:
         read("1,2.5\n2,2.25\n", reader="csv")
     assert raised.value.remedy
+
+
+@pytest.mark.parametrize("name", ["a:b", "metric:acc", "metric:loss", "loss:0", ":", "Time: s"])
+def test_a_colon_in_a_name_is_a_letter_like_others(name: str) -> None:
+    assert values(read(f"step,loss,{name}\n1,2.5,1\n2,2.25,2\n")) == [2.5, 2.25]

@@ -1,6 +1,7 @@
 """The page: one well-formed file that loads nothing, whatever a log holds."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -15,12 +16,12 @@ from optdoctor import synthetic
 from optdoctor.channels import Axis, channel
 from optdoctor.engine import diagnose
 from optdoctor.findings import Diagnosis, Evidence, Finding, Severity, Treatment
-from optdoctor.report import axes, heat, heat_figure, page, slots, svg, text
+from optdoctor.report import axes, heat, heat_figure, markup, page, slots, svg, text
 from optdoctor.report.curve import Mark
 from optdoctor.report.verdict import sentences
 from optdoctor.rule import Limits, Rule
 from optdoctor.store import Series
-from optdoctor.synthetic import falling_loss, make_trace
+from optdoctor.synthetic import falling_loss, make_trace, small_gpt
 from optdoctor.trace import Event, TensorInfo, Trace
 
 VOID = frozenset({"meta", "path", "rect", "circle", "br"})
@@ -428,6 +429,78 @@ def test_a_single_sample_beyond_the_limit_is_wide_enough_to_be_seen() -> None:
     assert np.flatnonzero(found[1].cells[0] == 7).tolist() == [0, 1, 2]
 
 
+def few_samples(steps: Sequence[int], span: int = 600) -> tuple[Diagnosis, Trace]:
+    """A run of `span` steps with samples at `steps` only."""
+    tensors = small_gpt("float16")
+    share = np.full((len(steps), len(tensors)), 0.5, np.float32)
+    share[:-1, 0] = 0
+    finding = Finding(
+        Severity.WARN, "s", (steps[-1], span), (Evidence("moment2_zero", "e", 0.9, 0.2, "share"),)
+    )
+    rule = Rule("ill", ("moment2_zero",), lambda *_: [finding], Limits(1), Trace, Trace, "T.")
+    trace = make_trace(
+        moment2_zero=share,
+        loss=falling_loss(span),
+        lr=np.linspace(1e-3, 1e-5, span),
+        grad_norm=np.geomspace(1, 900, span),
+        tensors=tensors,
+        steps={"moment2_zero": steps},
+    )
+    return diagnose(trace, [rule]), trace
+
+
+@pytest.mark.parametrize("count", [1, 3, heat.FEW])
+def test_few_samples_have_a_column_each_that_is_named(count: int) -> None:
+    steps = [1, 2, 3, *range(50, 550, 50)][:count]
+    run = few_samples(steps)
+    found = first_map(*run)
+    assert found.columns == tuple(steps)
+    assert (found.cells >= 0).all()
+    assert (found.cells[0] == 0).sum() == heat.COLUMNS // count * (count - 1)
+    foot = page.render([run]).partition('class="heat foot"')[2].partition("</figure>")[0]
+    assert f">step {steps[0]}<" in foot
+    assert count == 1 or f">{steps[-1]}<" in foot
+    assert "by sample, at its step" in page.render([run])
+    assert f"{count} sample{'s' if count > 1 else ''}." in foot
+
+
+def test_many_samples_stand_at_their_steps() -> None:
+    steps = list(range(1, heat.FEW + 2))
+    assert first_map(*few_samples(steps)).columns == ()
+    assert "by sample" not in page.render([few_samples(steps)])
+
+
+def test_the_mark_stands_before_the_sample_that_shows_it() -> None:
+    found = first_map(*few_samples([1, 2, 3, 400]))
+    assert heat_figure._line(found, (1, 600), Mark(400)) == heat.COLUMNS * 3 / 4
+    assert heat_figure._line(found, (1, 600), None) is None
+
+
+def test_labels_of_a_map_are_names_of_one_tensor() -> None:
+    names = ("0.weight", "0.bias", "4.weight")
+    assert heat_figure._labels([TensorInfo(name) for name in names]) == list(names)
+    names = ("model.head.weight", "model.head.bias")
+    assert heat_figure._labels([TensorInfo(name) for name in names]) == ["head", "head.bias"]
+
+
+def test_rate_and_norm_have_a_low_curve_under_the_loss_with_the_same_axis() -> None:
+    html = page.render([few_samples([1, 2, 3])])
+    titles = re.findall(r"<figcaption><b>([^<:]*)</b>([^<]*)<", html)
+    assert [title for title, _ in titles] == ["Loss", "Learning rate", "Gradient norm"]
+    assert "median" not in titles[1][1]
+    assert all("log scale" in caption for _, caption in titles[1:])
+    axes_ = re.findall(r'<div class="x" aria-hidden="true">.*?</div>', html)[:3]
+    assert len(set(axes_)) == 1
+    bare = page.render([CASES["float16"]])
+    assert "<b>Learning rate</b>" not in bare
+    assert 'plot low"' not in bare
+
+
+def test_a_name_of_usual_length_is_not_broken_and_a_long_one_may_be() -> None:
+    assert markup.code("first_nonfinite_step").startswith('<code class="w">')
+    assert markup.code("x" * 31).startswith("<code><bdi>")
+
+
 def test_a_finding_without_a_tensor_channel_has_no_map() -> None:
     diagnosis, trace = CASES["nan-pulse sick"]
     assert heat.heat_map(diagnosis.findings, trace) is None
@@ -557,9 +630,12 @@ def test_no_two_labels_of_a_figure_lie_on_each_other(tab: Browser, tmp_path: Pat
       }
       return out;
     })()"""
-    for name in ("float16", "counted log", "second-moment-underflow sick", "few"):
+    names = ("float16", "counted log", "second-moment-underflow sick", "few")
+    runs = [CASES[name] for name in names]
+    runs += [few_samples([1]), few_samples([1, 2, 3, *range(100, 600, 60)], 123_456)]
+    for run in runs:
         for width in (WIDE, NARROW):
-            shown(tab, tmp_path, page.render([CASES[name]]), width=width)
+            shown(tab, tmp_path, page.render([run]), width=width)
             assert tab.evaluate(overlaps) == []
 
 

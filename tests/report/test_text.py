@@ -9,13 +9,36 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from optdoctor.engine import diagnose
-from optdoctor.findings import Diagnosis, Evidence, Finding, Severity, Status, Treatment
+from optdoctor.findings import (
+    Abstain,
+    Diagnosis,
+    Evidence,
+    Finding,
+    NotExamined,
+    Severity,
+    Status,
+    Treatment,
+)
+from optdoctor.reader import Source
+from optdoctor.readers import read_source
+from optdoctor.report import footer, markdown, page, slots
+from optdoctor.report.account import account
+from optdoctor.report.tensors import fold
 from optdoctor.report.text import coloured, one_line, render, render_many
-from optdoctor.report.wording import number, origin_name, percent, sentence, wrap
+from optdoctor.report.wording import (
+    beginning,
+    middle,
+    number,
+    origin_name,
+    percent,
+    sentence,
+    short_name,
+    wrap,
+)
 from optdoctor.rule import Limits, Rule
 from optdoctor.rules import RULES
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace, small_gpt
-from optdoctor.trace import Event, Trace
+from optdoctor.trace import Event, TensorInfo, Trace
 
 HOSTILE = "a\x1b[31mb\x9b2J\u202ec\u200fd\x07e\r\nf\ttable \ud800 漢字漢字 " + "x" * 200
 
@@ -415,3 +438,216 @@ def test_a_row_of_evidence_is_a_sentence_with_its_limit() -> None:
 def test_wrapping_breaks_what_is_longer_than_a_line() -> None:
     assert wrap("漢" * 10, 8) == ["漢漢漢漢", "漢漢漢漢", "漢漢"]
     assert wrap("", 8) == [""]
+
+
+def symptom_run(symptoms: int = 3, causes: int = 3) -> tuple[Diagnosis, Trace]:
+    """Symptoms with sentences of usual length, several treatments and causes nobody looked at."""
+
+    def finds(i: int) -> Rule:
+        finding = Finding(
+            severity=Severity.CRITICAL,
+            summary=f"The loss rises from a level of 7.466 at step 20 to 102.6 by step {130 + i}.",
+            steps=(20 + i, 90),
+            evidence=tuple(
+                Evidence(
+                    "loss",
+                    f"number {k} of finding {i}, told in a sentence of usual length",
+                    3,
+                    1,
+                    "times",
+                )
+                for k in range(4)
+            ),
+            treatments=tuple(
+                Treatment(
+                    f"Go back to the last checkpoint at or before step {20 + i}, with half "
+                    f"the rate, for the {k}th time",
+                    {"eps": (1e-8, (2 + i) * 10.0 ** -(2 + k))},
+                )
+                for k in range(4)
+            ),
+        )
+        return Rule(f"ill-{i}", ("loss",), lambda *_: [finding], Limits(), Trace, Trace, "Title.")
+
+    def blind(i: int) -> Rule:
+        why = Abstain(f"losses not finite, {i} of them: how high they rose is not known to anybody")
+        explains = tuple(f"ill-{k}" for k in range(symptoms))
+        return Rule(
+            f"blind-{i}", ("loss",), lambda *_: why, Limits(), Trace, Trace, "T.", explains=explains
+        )
+
+    trace = make_trace(loss=falling_loss(100), framework="torch")
+    rules = [*map(finds, range(symptoms)), *map(blind, range(causes))]
+    rules += [
+        replace(blind(i), name=f"unseen-{i}", needs=(need,), explains=())
+        for i, need in enumerate(("grad_norm", "lr", "eval_loss", "update_ratio|tensor_lr"))
+    ]
+    return diagnose(trace, rules), trace
+
+
+@pytest.mark.parametrize("symptoms", [1, 2, 3])
+def test_whole_items_are_dropped_before_a_sentence_is_cut(symptoms: int) -> None:
+    diagnosis, trace = symptom_run(symptoms)
+    text = render(diagnosis, trace)
+    assert len(text.splitlines()) <= 40
+    assert not re.search(r"\.\.(?!\.)", text), text
+    flat = " ".join(text.replace("manual", "").split())
+    for i in range(symptoms):
+        assert f"at or before step {20 + i}, with half the rate, for the 0th time" in flat
+    assert "more           what is left out here" in text
+
+
+def test_what_the_report_holds_whole_needs_no_more() -> None:
+    assert "\nmore " not in render(*CASES["counted log"])
+
+
+def test_a_long_reason_ends_with_a_clause_and_an_alternative_with_a_name() -> None:
+    reason = "losses not finite, 657 of them: how high they rose is not known"
+    assert beginning(reason, 40) == "losses not finite, 657 of them"
+    assert beginning("word " * 9, 22) == "word word word word.."
+    blind = NotExamined("r", missing=("first_nonfinite_step|grad_nonfinite|grad_norm", "lr"))
+    assert slots.lack(blind, 26) == "needs first_nonfinite_step"
+    assert slots.lack(blind, 40) == "needs first_nonfinite_step and 1 more"
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "short"),
+    [
+        ("out-lr0.03-adamw_torch/optdoctor-run", 27, "out-lr0.03-adamw_torch"),
+        ("checkpoint-500/trainer_state.json", 18, "checkpoint-500"),
+        ("trainer_state.json", 18, "trainer_state.json"),
+        ("runs/a-file-of-some-length.log", 24, "a-file-of..-length.log"),
+        ("short", 18, "short"),
+    ],
+)
+def test_the_name_of_a_run_is_cut_where_it_says_least(name: str, width: int, short: str) -> None:
+    assert short_name(name, width) == short
+
+
+def test_runs_in_the_table_stay_apart_when_their_names_are_cut() -> None:
+    diagnosis, trace = CASES["float16"]
+    runs = [
+        (diagnosis, replace(trace, origin=f"/data/a-folder/optdoctor-run/{i}")) for i in range(2)
+    ]
+    lines = render_many(runs).splitlines()
+    assert len({line.split()[1] for line in lines if line.startswith("▲")}) == 2
+
+
+def test_a_name_of_hundreds_of_letters_does_not_eat_the_headline() -> None:
+    name = ".".join(["block"] * 60)
+    finding = Finding(
+        Severity.WARN,
+        f"Gradient of {name} NaN at step 5 (limit 0).",
+        (5, 5),
+        (Evidence("loss", "e", 1, 0, "rows"),),
+    )
+    rule = Rule("ill", ("loss",), lambda *_: [finding], Limits(), Trace, Trace, "Title.")
+    trace = make_trace(loss=falling_loss(100))
+    text = render(diagnose(trace, [rule]), trace)
+    head = " ".join(text.split("\n\n")[1].split())
+    assert head.startswith("SICK Gradient of block.")
+    assert head.endswith("NaN at step 5 (limit 0).")
+    assert max(map(len, head.split())) <= 48
+
+
+def test_the_scale_of_the_table_runs_upwards() -> None:
+    traces = [make_trace(loss=falling_loss() * factor) for factor in (1, 2)]
+    header = render_many([(diagnose(trace), trace) for trace in traces])
+    low, high = re.search(r"loss ([\d.]+)-([\d.]+)", header).groups()
+    assert float(low) < float(high)
+
+
+def test_the_table_of_runs_takes_the_largest_losses_there_are() -> None:
+    loss = np.where(np.arange(200) % 2, 1e308, -1e308)
+    runs = [(diagnose(trace), trace) for trace in (make_trace(loss=loss), make_trace(loss=-loss))]
+    assert "2 runs" in render_many(runs)
+    assert middle(np.array([1e308, 1.7e308])) == 1.35e308
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("4.weight", "2.bias", "2.weight"), "4.weight, 2.bias, 2.weight"),
+        (("head.weight", "head.bias"), "head, head.bias"),
+        (("head.weight", "head"), "head.weight, head"),
+    ],
+)
+def test_a_shortened_name_stays_a_name_of_one_tensor(names: tuple[str, ...], told: str) -> None:
+    tensors = [TensorInfo(name, (2,), order=i) for i, name in enumerate(names)]
+    assert fold(names, tensors) == told
+
+
+def test_a_note_gives_no_order_to_stop() -> None:
+    treatments = (Treatment("Stop the run", when="now"), Treatment("Look at the labels"))
+    note = Finding(
+        Severity.NOTE, "It rests.", (5, 90), (Evidence("loss", "e", 1, 0, "rows"),), treatments
+    )
+    rule = Rule("ill", ("loss",), lambda *_: [note], Limits(), Trace, Trace, "Title.")
+    trace = make_trace(loss=falling_loss(100))
+    diagnosis = diagnose(trace, [rule])
+    for text in (render(diagnosis, trace), markdown.render([(diagnosis, trace)])):
+        assert "Stop the run" not in text
+        assert "Look at the labels" in text
+    assert "\n  try    Look at the labels" in render(diagnosis, trace)
+
+
+def test_a_log_that_counts_from_0_says_so_beside_the_verdict() -> None:
+    lines = "step,loss\n" + "".join(f"{i},{'nan' if i > 60 else 2}\n" for i in range(100))
+    trace = read_source(Source(lines.encode(), "train.csv"))
+    assert footer.counts_from_zero(trace)
+    diagnosis = diagnose(trace)
+    opening = render(diagnosis, trace).split("\n\n")[1]
+    assert opening.endswith("its step N stands here as N + 1.")
+    assert render(diagnosis, trace).count("counts from 0") == 1
+    html, marked = page.render([(diagnosis, trace)]), markdown.render([(diagnosis, trace)])
+    assert html.index("counts from 0") < html.index("<nav")
+    assert marked.index("counts from 0") < marked.index("```")
+
+
+def causal_run(*, causes: int = 1, note: bool = False) -> tuple[Diagnosis, Trace]:
+    """A symptom with `causes`, each with two cures, and a symptom's advice."""
+    evidence = (Evidence("loss", "e", 1, 0, "rows"),)
+
+    def finds(name: str, step: int, *titles: str, explains: tuple[str, ...] = ()) -> Rule:
+        severity = Severity.NOTE if note and explains else Severity.CRITICAL
+        finding = Finding(
+            severity,
+            f"{name} is there.",
+            (step, 90),
+            evidence,
+            tuple(Treatment(title) for title in titles),
+        )
+        return Rule(
+            name, ("loss",), lambda *_: [finding], Limits(), Trace, Trace, "T.", explains=explains
+        )
+
+    rules = [
+        finds("a-symptom", 8, "Go back"),
+        finds("b-symptom", 6, "Go back further", explains=("a-symptom",)),
+    ]
+    rules += [
+        finds(f"cause-{i}", 5, f"Cure {i}", f"Other cure {i}", explains=("a-symptom", "b-symptom"))
+        for i in range(causes)
+    ]
+    trace = make_trace(loss=falling_loss(100))
+    return diagnose(trace, rules), trace
+
+
+def test_the_cures_of_causes_come_first_and_the_advice_of_symptoms_last() -> None:
+    order = [remedy.title for remedy in account(*causal_run()).remedies]
+    assert order == ["Cure 0", "Other cure 0", "Go back further", "Go back"]
+    assert account(*causal_run()).lead[-1] == "What to do: Cure 0."
+    two = account(*causal_run(causes=2))
+    order = [remedy.title for remedy in two.remedies]
+    assert order[:4] == ["Cure 0", "Cure 1", "Other cure 0", "Other cure 1"]
+    assert two.lead[-1] == "What to do: Cure 0. Or: Cure 1."
+
+
+def test_a_rule_with_a_finding_is_never_called_clear() -> None:
+    """A note is no cause: the engine calls it clear."""
+    diagnosis, trace = causal_run(note=True)
+    for told in (render(diagnosis, trace), markdown.render([(diagnosis, trace)])):
+        assert not re.search(r"clear +.*cause-0|`cause-0` \| clear", told)
+        assert re.search(
+            r"not its cause +cause-0: finding \d, a note: |`cause-0` \| not its cause", told
+        )

@@ -397,6 +397,8 @@ def test_huge_evaluations_and_metrics_neither_crash_nor_overflow(largest: float)
     trace = run(values, **{"metric:val_accuracy": metric, "metric:val_error": -metric})
     finding = only_finding(trace)
     assert all(math.isfinite(e.observed) for e in finding.evidence)
+    whole = run(overfit() / overfit().max() * largest)
+    assert examine(RULE, whole).status is not Status.CRASHED
 
 
 def test_the_gain_of_a_metric_reads_as_a_sentence() -> None:

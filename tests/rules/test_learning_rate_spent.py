@@ -155,6 +155,10 @@ def test_a_rate_that_is_0_is_called_so_from_its_first_step() -> None:
     assert sudden.summary.startswith("The learning rate is 0 from step 51 to step 100, 50 %")
     slow = only_finding(run([*line(50), *[0.01] * 10, *[0.0] * 40])).summary
     assert "below 3 % of its peak from step 51 on, and 0 from step 61 to step 100, 50 %" in slow
+    late = only_finding(dropped_at(85)).summary
+    assert "to step 101, after a fall by 99 % in one row (limit 95 %)" in late
+    planned = only_finding(planned_zero(80)).summary
+    assert "with 21 % of the planned steps to come (limit 20 %)" in planned
     low = only_finding(run([PEAK] * 50 + [0.01] * 50)).summary
     assert low.startswith("The learning rate is below 3 % of its peak from step 51 to step 100")
 

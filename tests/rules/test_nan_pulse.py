@@ -301,3 +301,9 @@ def test_nobody_is_sent_back_to_before_the_run() -> None:
     assert first[1].startswith("Look at the batch of step 1")
     assert advice(losses(NAN, NAN, NAN, resumed_from=0))[0].startswith("Go back")
     assert advice(losses(NAN, NAN, weights_nonfinite=3))[0].startswith("Load weights")
+    tensors = small_gpt("float16")
+    for at, expected in ((1, "Restart"), (2, "Go back to a checkpoint from before step 2")):
+        update = np.zeros((4, len(tensors)))
+        update[at - 1 :, 0] = 7
+        broken = losses(2.0, 2.0, NAN, NAN, update_nonfinite=update, tensors=tensors)
+        assert advice(broken)[0].startswith(expected)

@@ -130,11 +130,13 @@ def test_weights_that_were_broken_before_are_to_be_replaced() -> None:
     assert [t.title for t in came_so.treatments] == [
         "Load weights that are finite: these were not when watching began"
     ]
-    assert any(e.channel == "weights_nonfinite" for e in came_so.evidence)
+    assert [e.channel for e in came_so.evidence] == ["first_nonfinite_step", "weights_nonfinite"]
     update = np.array([[0] * 3, [7, 0, 0], *[[NAN] * 3] * 4])
     broke = only_finding(first_at(3, 3, 3, update_nonfinite=update, loss=[2.0, 2.0, *[NAN] * 4]))
     assert any("after step 2" in e.what for e in broke.evidence)
     assert not any("batch" in t.title for t in broke.treatments)
+    same_step = first_at(2, 2, 2, update_nonfinite=update, loss=[2.0, 2.0, *[NAN] * 4])
+    assert not any(e.channel == "update_nonfinite" for e in only_finding(same_step).evidence)
 
 
 def test_a_norm_that_never_was_one_tells_nothing_beside_losses_that_are_well() -> None:

@@ -190,6 +190,8 @@ def test_batches_that_repeat_in_a_mixed_order_are_a_note(period: int, seed: int)
 def test_sorted_data_and_a_broken_batch_in_a_mixed_order_are_alarms() -> None:
     by_class = np.repeat(mixed(10, rows=10), 5)
     assert only_finding(run(np.resize(by_class, N))).severity is Severity.WARN
+    by_class = np.concatenate([[1.0, 0.6, 0.5, 0.3, 0.2, 0.1, 0.0]] * 10)  # of 7 batches a class
+    assert only_finding(run(np.resize(by_class, N))).severity is Severity.WARN
     broken = mixed()
     broken[20::50] += 2.5
     assert only_finding(run(broken)).severity is Severity.WARN
@@ -293,6 +295,8 @@ def test_a_rate_that_leaps_far_above_its_median_is_named() -> None:
     finding = only_finding(spiked_rate(0.4))
     assert any("rate over its median" in what for what in told(finding, "lr"))
     assert "schedule" in titles(finding, "next")
+    leaps = spiked_rate(0.0).series["lr"].values
+    assert only_finding(run(mixed(60), lr=leaps)).severity is Severity.WARN
 
 
 @pytest.mark.parametrize("kind", ["evaluation", "checkpoint"])

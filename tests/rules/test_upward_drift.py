@@ -487,3 +487,15 @@ def test_a_drift_in_the_families_is_found_by_its_dose() -> None:
     assert hits[0.1] >= 0.6 * len(families)
     assert hits[0.2] >= 0.8 * len(families)
     assert hits[0.4] >= 0.9 * len(families)
+
+
+def test_first_losses_that_explode_do_not_hide_the_rest_of_the_curve() -> None:
+    loss = falling_loss(400)
+    loss[1:4] = 6000, 4000, 900
+    line = curve(make_trace(loss=loss).series["loss"])
+    assert line is not None
+    assert line.soft == pytest.approx(0.05 * 3 * loss[0])
+    assert [line.loss_at(level) for level in line.level] == pytest.approx(loss)
+    usual = curve(make_trace(loss=falling_loss(400)).series["loss"])
+    assert usual is not None
+    assert usual.soft == pytest.approx(0.05 * np.median(falling_loss(400)[:3]))

@@ -11,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from optdoctor.channels import CHANNELS, Axis, Cost
-from optdoctor.report.explain import kind, limit_docs
+from optdoctor.report.explain import explained, kind, limit_docs
 from optdoctor.rule import Rule
 from optdoctor.rules import RULES
 
@@ -43,7 +43,7 @@ def _rule(rule: Rule) -> str:
         f"- needs {_names(rule.needs)}",
     ]
     about += [f"- reads where measured: {_names(rule.uses)}"] if rule.uses else []
-    about += [f"- can bring about {_names(rule.explains)}"] if rule.explains else []
+    about += [f"- can bring about {_listed(explained(rule))}"] if rule.explains else []
     docs = limit_docs(rule.limits)
     limits = [
         [f"`{field.name}`", f"{getattr(rule.limits, field.name):,}", docs[field.name]]
@@ -76,6 +76,11 @@ def _channels() -> str:
 
 def _names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name.replace('|', '` or `')}`" for name in names)
+
+
+def _listed(names: Iterable[str]) -> str:
+    """As `_names`, with what is said in brackets behind a name outside of its quotes."""
+    return ", ".join(re.sub(r"^(\S+)", r"`\1`", name) for name in names)
 
 
 def _table(head: list[str], rows: Iterable[list[str]]) -> str:

@@ -47,11 +47,20 @@ def test_every_log_is_diagnosed_or_unreadable() -> None:
         print(f"{label:24}" + "".join(f"{table[label, verdict]:12}" for verdict in verdicts))
 
 
-@pytest.mark.parametrize("name", ["hf-state-01", "hf-console-04"])
+@pytest.mark.parametrize("name", ["hf-state-01", "hf-console-04", "lightning-csv-02"])
 def test_a_healthy_log_raises_no_alarm(name: str) -> None:
     diagnosis = diagnosis_of(name)
     assert diagnosis.verdict in ("healthy", "unknown")
     assert all(finding.severity is Severity.NOTE for finding in diagnosis.findings)
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"), [("hf-state-03", "bimodal-gap"), ("keras-csv-01", "early-plateau")]
+)
+def test_a_log_with_a_clear_shape_is_found(name: str, rule: str) -> None:
+    diagnosis = diagnosis_of(name)
+    assert diagnosis.verdict == "sick"
+    assert {f.rule for f in diagnosis.findings if f.severity is not Severity.NOTE} == {rule}
 
 
 def test_a_log_that_turned_nan_is_found() -> None:

@@ -224,7 +224,7 @@ def test_a_collector_that_breaks_ends_sampling_only(
 def test_a_schedule_that_breaks_is_told(name: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(Schedule, name, breaks(ZeroDivisionError("no time")))
     if name == "alarm":
-        monkeypatch.setattr(live_run, "LossAlarm", lambda: lambda loss: "odd")
+        monkeypatch.setattr(live_run, "Alarms", lambda: lambda row: [("odd", row["lr"])])
     told_once(survives(), "ZeroDivisionError: no time")
 
 

@@ -68,6 +68,8 @@ STILL = {
     "update_ratio": "of the weights get updates that float32 does not see",
 }
 """What each channel says of weights that stand still."""
+MOSTLY = 0.5
+"""Share of still weights beyond which the number format is what the treatment changes."""
 HALF = ("bfloat16", "float16")
 """Number formats in which updates are lost that are none too small."""
 CONVERGED = 0.025
@@ -296,7 +298,7 @@ def _at_chance(trace: Trace, shape: Curve, limits: Limits) -> Finding | None:
             ),
             steps=(first, int(shape.steps[-1])),
             evidence=(evidence,),
-            treatments=_nothing_learned(trace, limits),
+            treatments=_nothing_learned(trace),
         )
     return None
 
@@ -357,16 +359,16 @@ def _still_finding(
         ),
         steps=steps,
         evidence=(evidence, _late(late, limit)),
-        treatments=_nothing_learned(trace, limits),
+        treatments=_nothing_learned(trace),
     )
 
 
-def _nothing_learned(trace: Trace, limits: Limits) -> tuple[Treatment, ...]:
+def _nothing_learned(trace: Trace) -> tuple[Treatment, ...]:
     """What to do, which is another thing where the number format holds the weights."""
     for name in ("update_unchanged", "moment2_saturated"):
         if name in trace.series and trace.facts.get("param_dtype") in HALF:
             _, share = _share_still(trace, name)
-            if share.size and np.median(share) >= limits.still:
+            if share.size and np.median(share) > MOSTLY:
                 return IN_FLOAT32, OTHER_RATE
     return NOTHING_LEARNED
 
@@ -421,7 +423,7 @@ def _flat(trace: Trace, shape: Curve, limits: Limits) -> Finding | None:
         ),
         steps=(tenth, last),
         evidence=(_percent("loss", "fall from the first tenth on, at most", upper, limits.flat),),
-        treatments=_nothing_learned(trace, limits) if known else (TEN_BATCHES, OTHER_RATE),
+        treatments=_nothing_learned(trace) if known else (TEN_BATCHES, OTHER_RATE),
     )
 
 

@@ -46,7 +46,7 @@ class Console(Sink):
 def _lasts(folder: Path) -> bool:
     """Whether a reader of the report still finds the folder: one of `tempfile` goes with its user.
 
-    Only folders that `tempfile` named are meant, not all below /tmp.
+    Only folders that `tempfile` named are meant, not all below its folder.
     """
     places = Path(tempfile.gettempdir()).resolve(), folder.resolve()
     if not places[1].is_relative_to(places[0]):

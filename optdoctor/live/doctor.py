@@ -125,8 +125,8 @@ def watch(
         model: its parameters give the tensors their names.
         optimizer: any torch optimizer, a wrapper of one, or a list of them.
         out: folder of the run record; None writes nothing.
-        overhead: share of training time that watching may cost; 15 us an update are free for
-            samples, beside what the hooks and the log cost.
+        overhead: share of training time that watching may cost; free besides are 15 us an update
+            for samples, 7.5 us for examinations, and what hooks, gradients and the log cost.
         interval: sample every so many updates instead of as the budget allows.
         sinks: where findings go: "console" is standard error; "tensorboard", in `out` or a
             framework's writer, and "wandb", the active run, also get curves and histograms.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from pydoc_data import topics
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -762,3 +762,66 @@ def test_a_callback_that_watched_can_be_copied_to_another_process(folder: Path) 
     copy = pickle.loads(pickle.dumps(run.callback))
     assert copy.doctor is None
     assert run.callback.doctor is not None
+
+
+# (g) what a clip and a gradient scaler do between
+
+
+class ByHand(Trainer):
+    """Takes the norm of each update's gradient after its last micro-batch, unscaled."""
+
+    norms: ClassVar[dict[int, float]]
+
+    def training_step(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        loss = super().training_step(model, *args, **kwargs)
+        scaler = self.accelerator.scaler
+        scale = 1.0 if scaler is None else float(scaler.get_scale())
+        grads = [p.grad.double() / scale for p in model.parameters() if p.grad is not None]
+        square = torch.stack([g.square().sum() for g in grads]).sum()
+        self.norms[self.state.global_step + 1] = float(square.sqrt())
+        return loss
+
+
+def test_the_norm_before_clipping_is_that_of_the_accumulated_gradient(folder: Path) -> None:
+    ByHand.norms = {}
+    run = train(
+        folder / "by hand", trainer=ByHand, gradient_accumulation_steps=2, max_grad_norm=0.5
+    )
+    assert run.rows("grad_norm") == pytest.approx(ByHand.norms, rel=1e-6)
+    assert max(ByHand.norms.values()) > 0.5
+
+
+class Scaled(ByHand):
+    """float16 autocast with a gradient scaler, which a Trainer without a GPU does not make."""
+
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        self.accelerator.native_amp = True
+        self.accelerator.state._mixed_precision = "fp16"
+        self.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+
+    def training_step(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        loss = super().training_step(model, *args, **kwargs)
+        if self.state.global_step == 5:  # the sixth update
+            next(model.parameters()).grad.view(-1)[0] = torch.inf
+        return loss
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch", "adamw_torch_fused"])
+def test_under_a_scaler_skipped_updates_count_and_no_scaled_gradient_is_taken(
+    optim: str, folder: Path
+) -> None:
+    ByHand.norms = {}
+    run = train(
+        folder / f"scaled {optim}",
+        trainer=Scaled,
+        gradient_accumulation_steps=2,
+        max_grad_norm=0.5,
+        optim=optim,
+    )
+    assert run.rows("step_skipped") == {6: 1.0}
+    by_hand = {step: norm for step, norm in ByHand.norms.items() if step != 6}
+    seen = {step: norm for step, norm in run.rows("grad_norm").items() if step != 6}
+    assert seen == pytest.approx(by_hand, rel=1e-3)
+    assert max(run.rows("grad_norm_used").values()) <= 0.5 * (1 + 1e-3)
+    assert list(run.rows("loss")) == list(range(1, 11))

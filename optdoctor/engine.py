@@ -269,6 +269,9 @@ def _why_unknown(outcomes: Mapping[str, Outcome], trace: Trace) -> str | None:
     finite = trace.series["loss"].num_finite
     if finite < LEAST_LOSSES:
         return f"{finite} finite losses, needs {LEAST_LOSSES}"
+    loss = trace.series["loss"]
+    if (loss.low == 0).all() and (loss.high == 0).all():
+        return "every loss is exactly 0, as a log prints where it hides NaN"
     if all(o.status not in (Status.FOUND, Status.CLEAR) for o in outcomes.values()):
         return f"none of {len(outcomes)} rules could look at it"
     kind = trace.facts.get("loss_kind")

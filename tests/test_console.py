@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from made_up import RUN, finding
 
+from optdoctor.engine import diagnose
 from optdoctor.findings import Diagnosis, Differential, Notice, Severity, Treatment, Verdict
 from optdoctor.report import text
 from optdoctor.sinks import Place, make
@@ -83,3 +84,12 @@ def test_a_page_in_a_folder_that_goes_with_its_program_is_not_pointed_at(tmp_pat
         inside = Path(folder) / "optdoctor-run"
         inside.mkdir()
         assert "report.html" not in shown(inside)
+
+
+def test_what_was_told_and_passed_is_taken_back(capsys: pytest.CaptureFixture[str]) -> None:
+    console = make("console", Place(None))
+    passed = finding(3, 9, rule="upward-drift")
+    console.tell([Notice(9, "appeared", passed)])
+    console.close(diagnose(RUN), RUN, "")
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.endswith("Told while training and found no longer: upward-drift.")

@@ -256,3 +256,11 @@ def test_a_rule_that_declares_every_metric_sees_metrics_and_nothing_else() -> No
     assert not make_trace(loss=np.ones(3)).has("metric:*")
     with pytest.raises(Undeclared):
         trace.series["loss"]
+
+
+def test_losses_that_are_all_exactly_0_prove_nothing() -> None:
+    diagnosis = diagnose(make_trace(loss=np.zeros(200)))
+    assert (diagnosis.verdict, diagnosis.reason) == (
+        "unknown",
+        "every loss is exactly 0, as a log prints where it hides NaN",
+    )

@@ -10,6 +10,9 @@ EXAMS = 3
 """Examinations in a row that must find a statistical rule before it is announced."""
 ROWS = 500
 """Loss rows below which a statistical rule is not announced."""
+LASTS = 1.2
+"""What the step must have grown to since the first of these examinations: on the way up or down a
+healthy curve shows shapes that pass."""
 
 
 def notices(
@@ -33,8 +36,15 @@ def notices(
     return sorted(told, key=lambda notice: (notice.finding.steps, notice.finding.rule))
 
 
-def ripe(rules: Mapping[str, Rule], exams: Mapping[str, int], rows: int) -> dict[str, bool]:
+def ripe(
+    rules: Mapping[str, Rule],
+    exams: Mapping[str, int],
+    rows: int,
+    growth: Mapping[str, float] | None = None,
+) -> dict[str, bool]:
     """{found rule: whether it may be announced}, from how many exams in a row have found it.
+
+    `growth` is the step over that of the first of these exams.
 
     A rule that counts the fault itself, or decides from one row, speaks at once; a statistic that
     is asked again and again would alarm on healthy runs.
@@ -42,7 +52,7 @@ def ripe(rules: Mapping[str, Rule], exams: Mapping[str, int], rows: int) -> dict
     return {
         name: rules[name].mechanism
         or rules[name].limits.rows <= 1
-        or (count >= EXAMS and rows >= ROWS)
+        or (count >= EXAMS and rows >= ROWS and (growth or {}).get(name, LASTS) >= LASTS)
         for name, count in exams.items()
     }
 

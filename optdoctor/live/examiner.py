@@ -12,7 +12,7 @@ from optdoctor.trace import Trace
 
 FIRST, GROWTH = 16, 1.125
 """Updates until the first examination of all rules, and their growth until the next."""
-SOON = 1.03
+SOON = 1.1
 """The same where a statistic was found that may not be told yet: it is looked for again, whatever
 the bill. A finding costs two such examinations."""
 FREE_S = FLOOR_S / 2
@@ -28,6 +28,8 @@ class Examiner:
     def __init__(self, rules: Collection[Rule]) -> None:
         self._rules = {rule.name: rule for rule in rules}
         self._exams: dict[str, int] = {}
+        self._since: dict[str, int] = {}
+        """The step of the first of the examinations in a row that found a rule."""
         self._next = FIRST
         self._must: int | None = None
         self._unripe = False
@@ -70,7 +72,9 @@ class Examiner:
         found = {finding.rule for finding in self.diagnosis.findings}
         self._exams = {rule: self._exams.get(rule, 0) + 1 for rule in found}
         rows = trace.series["loss"].rows if "loss" in trace.series else 0
-        may_speak = ripe(self._rules, self._exams, rows)
+        self._since = {rule: self._since.get(rule, step) for rule in found}
+        growth = {rule: step / max(first, 1) for rule, first in self._since.items()}
+        may_speak = ripe(self._rules, self._exams, rows, growth)
         told = notices(self.announced, self.diagnosis, step, may_speak)
         for notice in told:
             if notice.what == "ended":
@@ -79,8 +83,8 @@ class Examiner:
                 self.announced[notice.finding.rule] = notice.finding
         # With fewer rows it has to wait anyway.
         self._unripe = rows >= ROWS and not all(may_speak.values())
-        growth = SOON if self._unripe else GROWTH
-        self._next, self._must = max(int(step * growth), step + FIRST), None
+        factor = SOON if self._unripe else GROWTH
+        self._next, self._must = max(int(step * factor), step + FIRST), None
         if is_routine:
             self._spent_s += perf_counter() - began
         return told

@@ -310,7 +310,7 @@ def _finding(
                 "eval_loss",
                 f"rise of {scale} above its minimum",
                 found.height,
-                limits.grave if severity is Severity.CRITICAL else limit,
+                limit,
                 "1",
             ),
             noise,

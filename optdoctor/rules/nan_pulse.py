@@ -46,6 +46,10 @@ FEW = 3
 OPEN = "the last row is one, and what follows is not known yet"
 
 
+EXPLODED = 10.0
+"""Growth of the loss before it broke from which its steps are tried smaller."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits(rule.Limits):
     """The numbers that this rule judges by."""
@@ -222,12 +226,32 @@ def _treatments(
         basis="heuristic",
         source="NaN weights give NaN at every step",
     )
+    if (grown := _grown(trace, since)) and course == PERMANENT and not trace.has("resumed_from"):
+        lower = Treatment(
+            title=f"Restart with a tenth of the rate: the loss had grown {grown:.3g}-fold before,"
+            " and if this holds, the steps were too large",
+            when="check",
+            safety="manual",
+            basis="heuristic",
+            source="steps that overshoot grow until the number format ends",
+        )
+        return (lower, back) if trace.tensors else (lower, back, inside)
     by_course: dict[str, tuple[Treatment, ...]] = {PERMANENT: (back,), OPEN: (wait,)}
     chosen = by_course.get(course, (batch,))
     if since <= trace.steps[0] and course == PERMANENT and not weights_broken:
         chosen = (back, batch)  # no earlier step can tell that it was not the data
     chosen = (batch,) if weights_whole else chosen
     return chosen if trace.tensors else (*chosen, inside)
+
+
+def _grown(trace: Trace, since: int) -> float | None:
+    """The last finite loss before that step over the first ones, where it had exploded."""
+    loss = unmasked(trace.series["loss"], witness(trace))
+    before = loss.values[np.isfinite(loss.values) & (loss.steps < since)]
+    if before.size < FEW or not float(np.median(before[:FEW])) > 0:
+        return None
+    grown = float(before[-1] / np.median(before[:FEW]))
+    return grown if EXPLODED < grown < np.inf else None
 
 
 def _sick() -> Trace:

@@ -230,7 +230,8 @@ def _was_finite(trace: Trace, step: int) -> bool | None:
     if not row.size:
         return None
     if not math.isfinite(loss.values[row[0]]):
-        return False
+        # After an earlier loss that broke, this one is no more to blame than its gradient.
+        return False if not (loss.bad[: row[0]] > 0).any() else None
     return None if may_hide_nan(trace) else True
 
 

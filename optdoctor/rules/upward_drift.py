@@ -240,7 +240,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     joint = [step for step in joint if rise.jump > ABRUPT]
     above = rise.over > limits.rise
     wasted = worse and rise.lost > limits.most
-    severity = Severity.CRITICAL if above or wasted else Severity.WARN
+    severity = Severity.CRITICAL if (above and large) or wasted else Severity.WARN
     if (softened or joint) and not large:
         severity = Severity.NOTE
     return [
@@ -272,7 +272,8 @@ def _gravest(line: Curve, limits: Limits) -> Rise | None:
 
 
 def _summary(line: Curve, rise: Rise, joined: bool, limits: Limits) -> str:
-    diverged = rise.height > DIVERGED or (rise.jump > ABRUPT and not joined)
+    jumped = rise.jump > ABRUPT and rise.height > DIVERGED / 2 and not joined
+    diverged = rise.height > DIVERGED or jumped
     word = "Drift, a divergence" if diverged else "Drift"
     low = (
         f"its first value, {rise.low:.4g} at step {line.steps[0]},"

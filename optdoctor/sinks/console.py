@@ -40,7 +40,12 @@ class Console(Sink):
             page = report_page.written(self._out) if self._out and _lasts(self._out) else None
             say(text.render(diagnosis, trace, cost=cost, page=str(page) if page else None))
         else:
-            say(_wrapped(text.one_line(diagnosis, trace)))
+            say(_wrapped(text.one_line(diagnosis, trace) + self._withdrawn(diagnosis)))
+
+    def _withdrawn(self, diagnosis: Diagnosis) -> str:
+        """What was told while training and is true no longer."""
+        gone = sorted(self._told - {finding.rule for finding in diagnosis.findings})
+        return f" Told while training and found no longer: {', '.join(gone)}." if gone else ""
 
 
 def _lasts(folder: Path) -> bool:

@@ -372,7 +372,7 @@ def test_the_levels_the_logarithm_and_the_limit_in_the_sentence_agree(rise: floa
     assert math.log((end + soft) / (low + soft)) == pytest.approx(height, abs=1e-3)
     assert finding.evidence[0].observed == height
     assert (finding.severity is Severity.CRITICAL) is (height > 0.3)
-    assert finding.evidence[0].limit == (0.3 if height > 0.3 else 0.02)
+    assert finding.evidence[0].limit == 0.02
 
 
 @pytest.mark.parametrize("which", ["loss", "eval_loss", "both"])

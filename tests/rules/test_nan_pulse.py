@@ -307,3 +307,14 @@ def test_nobody_is_sent_back_to_before_the_run() -> None:
         update[at - 1 :, 0] = 7
         broken = losses(2.0, 2.0, NAN, NAN, update_nonfinite=update, tensors=tensors)
         assert advice(broken)[0].startswith(expected)
+
+
+def test_a_loss_that_had_exploded_is_tried_at_a_lower_rate() -> None:
+    """The batch of the step at which the number format ended is not to blame."""
+    loss = np.array([2.0, 2.1, 2.2, 30.0, 4e5, 1e20, *[np.inf] * 4])
+    finding = examine(RULE, make_trace(loss=loss)).findings[0]
+    assert "a tenth of the rate" in finding.treatments[0].title
+    assert finding.treatments[0].when == "check", "where a cause is found it goes"
+    calm = np.array([2.0] * 6 + [np.inf] * 4)
+    titles = [t.title for t in examine(RULE, make_trace(loss=calm)).findings[0].treatments]
+    assert not any("rate" in title for title in titles)

@@ -173,6 +173,23 @@ def witness(trace: Trace) -> Series | None:
     return trace.series.get("grad_norm") if may_hide_nan(trace) else None
 
 
+def loss_curve(trace: Trace) -> Curve | None:
+    """The training loss as a curve, without the zeros that a log prints for NaN.
+
+    A rule that asks for it declares `grad_norm` and `FILTERED_BY` beside `loss`.
+    """
+    return curve(unmasked(trace.series["loss"], witness(trace)))
+
+
+def rates(trace: Trace, line: Curve) -> Floats | None:
+    """[n]: the learning rate at each row of the curve; None where it is not known throughout."""
+    series = trace.series.get("lr")
+    if series is None or not np.isfinite(series.values).all():
+        return None
+    rate = np.interp(line.steps, series.steps, series.values)
+    return rate if rate.max() > 0 and rate.min() >= 0 else None
+
+
 def masked_zeros(loss: Series, norm: Series | None) -> NDArray[np.bool_]:
     """[T]: losses of exactly 0 beside a gradient norm that is not finite: NaN, printed as 0.
 

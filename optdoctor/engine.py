@@ -25,6 +25,7 @@ from optdoctor.findings import (
     Treatment,
     Verdict,
 )
+from optdoctor.knowledge.losses import NOT_FALLING
 from optdoctor.rule import SYMPTOMS, Rule
 from optdoctor.rules import RULES
 from optdoctor.settings import Settings
@@ -32,8 +33,6 @@ from optdoctor.trace import Trace, declares
 
 LEAST_LOSSES = 30
 """Finite losses below which a run without findings is `unknown`."""
-NOT_FALLING = frozenset({"reward", "adversarial", "diffusion", "unknown"})
-"""Values of the fact loss_kind for which a curve without findings proves nothing."""
 
 
 def diagnose(

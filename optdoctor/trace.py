@@ -12,6 +12,9 @@ from optdoctor.store import FloatArray, IntArray, Series, StepStore, TensorStore
 
 Fact: TypeAlias = float | int | str | bool | None
 
+SAMPLED = 4096
+"""Elements of a tensor above which shares are those of a sample of so many."""
+
 Kind = Literal[
     "embedding", "attention", "mlp", "norm", "bias", "head", "conv", "recurrent", "adapter", "other"
 ]
@@ -175,6 +178,11 @@ class Trace:
         chosen = np.isfinite(values) if among is None else np.isfinite(values) & among
         order = np.argsort(-values, kind="stable")
         return tuple(self.tensors[i].name for i in order if chosen[i])
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether shares of some tensor come from a sample of its elements."""
+        return bool(self.num_elements.max(initial=0) > SAMPLED)
 
     @property
     def num_elements(self) -> NDArray[np.int64]:

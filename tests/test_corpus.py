@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from optdoctor.engine import diagnose
-from optdoctor.findings import Diagnosis, Severity
+from optdoctor.findings import Diagnosis, Severity, Status
 from optdoctor.reader import Unreadable
 from optdoctor.readers import read
 
@@ -37,7 +37,9 @@ def test_every_log_is_diagnosed_or_unreadable() -> None:
     table: Counter[tuple[str, str]] = Counter()
     for entry in entries():
         try:
-            verdict = str(diagnose(read(CORPUS / entry["file"])).verdict)
+            diagnosis = diagnose(read(CORPUS / entry["file"]))
+            assert diagnosis.with_status(Status.CRASHED) == {}, entry["id"]
+            verdict = str(diagnosis.verdict)
         except Unreadable:
             verdict = "unreadable"
         table[entry["diagnosis"], verdict] += 1

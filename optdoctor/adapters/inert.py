@@ -11,7 +11,7 @@ from typing import Any, TypedDict, TypeVar
 from optdoctor import settings
 from optdoctor.live.doctor import Doctor, check
 from optdoctor.live.scaler import check_scaler
-from optdoctor.sinks import Place, make
+from optdoctor.sinks import Place, make, sink_names
 
 Method = TypeVar("Method", bound=Callable[..., None])
 
@@ -58,9 +58,8 @@ class Attendant:
         self.failure: Exception | None = None
         """What switched the doctor off, if anything did."""
         self._out, self._scaler, self._first_step = out, scaler, first_step
-        named = (sinks,) if isinstance(sinks, str) else tuple(sinks)
         self._options = Options(
-            overhead=overhead, interval=interval, sinks=named, treat=tuple(treat)
+            overhead=overhead, interval=interval, sinks=sink_names(sinks), treat=tuple(treat)
         )
         # What is wrong with the arguments must be said here, not at the first step.
         check(overhead=overhead, interval=interval, treat=self._options["treat"])

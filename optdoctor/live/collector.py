@@ -16,9 +16,8 @@ from torch.optim import Optimizer
 from optdoctor.live.histograms import Cell, Histograms, binned
 from optdoctor.live.tensors import Tracked, local
 from optdoctor.optimizers import Moments, Probe, number_of, state_of
+from optdoctor.trace import SAMPLED
 
-SAMPLE = 4096
-"""Elements of a tensor from which shares are taken."""
 LEAST_PARAM_RMS = 1e-6
 """Weights below this are as good as zero: their update ratio says nothing."""
 
@@ -206,12 +205,12 @@ class Collector:
     def _sampled(self, i: int, tensor: Tensor) -> Tensor | None:
         """Positions of the sampled elements, the same for the whole run; None means all."""
         if i not in self._index:
-            if tensor.numel() <= SAMPLE:
+            if tensor.numel() <= SAMPLED:
                 self._index[i] = None
             else:
                 generator = torch.Generator()
                 generator.manual_seed(zlib.crc32(self._tracked.tensors[i].name.encode()))
-                chosen = torch.randint(tensor.numel(), (SAMPLE,), generator=generator)
+                chosen = torch.randint(tensor.numel(), (SAMPLED,), generator=generator)
                 self._index[i] = chosen.to(tensor.device)
         return self._index[i]
 

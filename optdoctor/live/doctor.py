@@ -20,7 +20,7 @@ from optdoctor.live.run import Run
 from optdoctor.live.scaler import beware, check_scaler, count_skips
 from optdoctor.live.schedule import Schedule
 from optdoctor.optimizers import innermost
-from optdoctor.sinks import Place, make
+from optdoctor.sinks import Place, make, sink_names
 from optdoctor.sinks.record import make_room
 from optdoctor.trace import Fact
 
@@ -179,8 +179,7 @@ def start(
     several = [innermost(one) for one in given]
     settings = settings_file.load()
     folder = Path(out) if out is not None and _is_first_rank() else None
-    named = [sinks] if isinstance(sinks, str) else sinks
-    names = tuple(dict.fromkeys([*named, *writers])) if _is_first_rank() else ()
+    names = tuple(dict.fromkeys([*sink_names(sinks), *writers])) if _is_first_rank() else ()
     for name in names:  # what cannot be had is refused before anything is changed
         make(name, Place(folder, writer=writers.get(name)))
     _relieve(several, folder)

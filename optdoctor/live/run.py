@@ -5,7 +5,7 @@ import os
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +97,6 @@ class Run:
         self._handles: list[Any] = []
         self.counts_skips = False
         """Whether every update that a scaler skips is made known by `skip`."""
-        self.is_scaled: Callable[[], bool] = lambda: False
-        """Whether gradients still carry the factor of a scaler at this moment."""
         self.keeper: Any = None
         """The doctor, who must live as long as the hooks do."""
         self._given_first = first_step
@@ -192,7 +190,7 @@ class Run:
             return
         with self._guard("tap"):
             positions = self._sentinel.positions(parameters)
-            if not positions or self.is_scaled():
+            if not positions:
                 return
             fresh = self._sentinel.look(positions)
             if self._is_due() and self._collector is not None:

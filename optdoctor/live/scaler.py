@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 
 from torch.amp import GradScaler
@@ -37,7 +37,6 @@ def count_skips(scaler: Any, runs: Sequence[Run]) -> Callable[[], None]:
     known.update(runs)
     for run in runs:
         run.counts_skips = True
-        run.is_scaled = partial(_is_scaled, weakref.ref(scaler), weakref.ref(run.optimizer))
     if type(scaler) not in _INNER:
         _wrap(type(scaler))
     reference = weakref.ref(scaler)
@@ -111,17 +110,12 @@ def _innermost(optimizer: Any) -> Any:
     return None
 
 
-def _is_scaled(scaler: "weakref.ref[Any]", optimizer: "weakref.ref[Any]") -> bool:
+def _holds_scaled(scaler: Any, optimizer: Any) -> bool:
     """Whether the scaler's factor is still in this optimizer's gradients.
 
     Its own table says so, a private one: seen in torch 2.13 with the stages READY, UNSCALED and
     STEPPED. A scaler without such a table is believed to be asked to unscale before a clip.
     """
-    living, owner = scaler(), optimizer()
-    return living is not None and owner is not None and _holds_scaled(living, owner)
-
-
-def _holds_scaled(scaler: Any, optimizer: Any) -> bool:
     table = getattr(scaler, "_per_optimizer_states", None)
     if table is None or not scaler.is_enabled():
         return False

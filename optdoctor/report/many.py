@@ -98,6 +98,18 @@ def badness(run: tuple[Diagnosis, Trace]) -> tuple[int, int, int, str]:
     return rank, int(diagnosis.verdict is not Verdict.UNKNOWN), steps, trace.origin
 
 
+def worst_first(
+    runs: Sequence[tuple[Diagnosis, Trace]],
+) -> tuple[list[tuple[Diagnosis, Trace]], list[str]]:
+    """The runs and their names; a single one that is watched has none."""
+    ordered = sorted(runs, key=badness)
+    if len(ordered) == 1:
+        trace = ordered[0][1]
+        is_live = trace.origin == "live" and not trace.reader
+        return ordered, ["" if is_live else origin_name(trace.origin)]
+    return ordered, run_names(ordered)
+
+
 def run_names(runs: Sequence[tuple[Diagnosis, Trace]]) -> list[str]:
     """The runs' names, with their folders where two would be equal."""
     names = [origin_name(trace.origin) for _, trace in runs]

@@ -35,13 +35,10 @@ def render(
 
     `cost`, in words, is what only the caller of a single run knows.
     """
-    ordered = sorted(runs, key=many.badness)
+    ordered, names = many.worst_first(runs)
     if len(ordered) == 1:
-        trace = ordered[0][1]
-        name = origin_name(trace.origin) if trace.origin != "live" or trace.reader else ""
-        blocks = [*_run(*ordered[0], name, 2, cost), *_errors(errors)]
+        blocks = [*_run(*ordered[0], names[0], 2, cost), *_errors(errors)]
         return "\n\n".join(blocks) + "\n"
-    names = many.run_names(ordered)
     head = many.verdict_counts(ordered, names) if ordered else "No run was read."
     blocks = [f"## {escaped(head)}", *_errors(errors)]
     if ordered:

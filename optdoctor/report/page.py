@@ -24,14 +24,11 @@ def render(
 
     `cost`, in words, is what only the caller of a single run knows.
     """
-    ordered = sorted(runs, key=many.badness)
+    ordered, names = many.worst_first(runs)
     if len(ordered) == 1:
-        trace = ordered[0][1]
-        name = origin_name(trace.origin) if trace.origin != "live" or trace.reader else ""
-        single = run_page(*ordered[0], name=name, prefix="", level=1, cost=cost)
+        single = run_page(*ordered[0], name=names[0], prefix="", level=1, cost=cost)
         body = f'{single.top}<main id="main">{single.body}{_errors(errors)}</main>'
         return _document(single.title, body)
-    names = many.run_names(ordered)
     headline = many.verdict_counts(ordered, names) if ordered else "No run was read"
     parts = []
     for number, (run, name) in enumerate(zip(ordered, names, strict=True), 1):

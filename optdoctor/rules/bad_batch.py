@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from optdoctor import rule
 from optdoctor.curves import FILTERED_BY, lookup, unmasked, witness
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
+from optdoctor.knowledge.losses import NEVER_FALLING
 from optdoctor.store import IntArray, Series
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace
 from optdoctor.trace import Trace
@@ -65,7 +66,6 @@ JUMP = 1.5
 CLIP = 1.5
 """Usual norms at which the gradient is clipped in the emergency."""
 NORMS = ("grad_norm", "grad_norm_used")
-NOT_FALLING = ("reward", "adversarial", "diffusion")
 TRIED = "rescued 3 of 3 small SGD runs: tests/rules/test_bad_batch.py"
 
 Floats = NDArray[np.float64]
@@ -160,7 +160,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
 
 def _cannot_judge(trace: Trace) -> str:
     """Why a row's loss and norm need not be those of one batch, "" where they are."""
-    if (kind := trace.facts.get("loss_kind")) in NOT_FALLING:
+    if (kind := trace.facts.get("loss_kind")) in NEVER_FALLING:
         return f"a loss of kind {kind} jumps in a good run"
     if (_number(trace, "loss_window") or 1.0) > 1:
         return "a loss is the mean of several updates, a norm that of one"

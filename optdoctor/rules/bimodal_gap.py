@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 
 from optdoctor import rule
-from optdoctor.curves import HUGE, SOFT, Curve, Floats, curve, softening
+from optdoctor.curves import FILTERED_BY, HUGE, SOFT, Curve, Floats, loss_curve, softening
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
 from optdoctor.store import IntArray
 from optdoctor.synthetic import falling_loss, make_trace
@@ -202,7 +202,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     kind = trace.facts.get("loss_kind") or "falling"
     if kind != "falling":
         return Abstain(f"a loss of kind {kind} may rise in a good run")
-    line = curve(trace.series["loss"])
+    line = loss_curve(trace)
     if _least(trace) < 0:
         return Abstain("losses below 0: whether a rise is good or bad is not known")
     found = evaluations(trace, line) if line is not None else None
@@ -406,7 +406,7 @@ def _evaluated(rise: float) -> Trace:
 RULE = rule.Rule(
     name="bimodal-gap",
     needs=("loss", "eval_loss"),
-    uses=("loss_kind", "metric:*", "metric_direction:*"),
+    uses=("loss_kind", "grad_norm", *FILTERED_BY, "metric:*", "metric_direction:*"),
     onset="estimated",
     check=check,
     limits=Limits(),

@@ -31,14 +31,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from optdoctor import rule
-from optdoctor.curves import FILTERED_BY, FIRST_JUMP, Curve, Floats, curve, unmasked, witness
+from optdoctor.curves import FILTERED_BY, FIRST_JUMP, Curve, Floats, loss_curve, rates
 from optdoctor.findings import Abstain, Evidence, Finding, Safety, Severity, Treatment, When
+from optdoctor.knowledge.losses import NOT_FALLING
 from optdoctor.store import IntArray
 from optdoctor.synthetic import falling_loss, make_trace
 from optdoctor.trace import Trace
 
-NOT_FALLING = frozenset({"reward", "adversarial", "diffusion", "unknown"})
-"""Values of loss_kind whose curve need not fall."""
 USUAL_CLASSES = (2, 3, 10, 100, 1000)
 """Numbers of classes that are guessed where nobody told the number. The logarithm of 4 is what the
 two halves of a discriminator's loss add up to in a good run."""
@@ -141,12 +140,12 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     kind = trace.facts.get("loss_kind")
     if kind in NOT_FALLING:
         return Abstain(f"a loss of kind {kind} need not fall")
-    shape = curve(unmasked(trace.series["loss"], witness(trace)))
+    shape = loss_curve(trace)
     if shape is None or shape.level.size < limits.rows:
         return Abstain(f"{shape.level.size if shape else 0} finite losses, needs {limits.rows}")
     if _too_coarse(shape) or _rises(shape):
         return []
-    rate = _rate(trace, shape)
+    rate = rates(trace, shape)
     if rate is not None and _warming_up(rate):
         return Abstain("the learning rate still rises")
     finding = (
@@ -195,15 +194,6 @@ def _fall(shape: Curve, since: int) -> tuple[float, float]:
     blocks = shape.blocks[since:]
     fall = float(np.median(blocks[:third]) - np.median(blocks[-third:]))
     return fall, round(fall + 2 * shape.block_error * math.sqrt(2 / third), 4)
-
-
-def _rate(trace: Trace, shape: Curve) -> Floats | None:
-    """[T]: the learning rate at each row of the curve."""
-    if "lr" not in trace.series or not np.isfinite(trace.series["lr"].values).all():
-        return None
-    series = trace.series["lr"]
-    rate = np.interp(shape.steps, series.steps, series.values)
-    return rate if rate.max() > 0 else None
 
 
 def _warming_up(rate: Floats) -> bool:

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from optdoctor import rule
 from optdoctor.curves import FILTERED_BY, may_hide_nan, unmasked, witness
 from optdoctor.findings import Evidence, Finding, Severity, Treatment
+from optdoctor.knowledge.remedies import go_back
 from optdoctor.store import Series
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace, small_gpt
 from optdoctor.trace import Trace
@@ -283,26 +284,12 @@ def _treatments(
         basis="heuristic",
         source="the gradient of a loss that is not finite is not finite",
     )
+    back = go_back(trace, since, ", where the gradient broke")
     if weights_broken:
-        return (_back(trace, since),)
+        return (back,)
     if finite_loss is False:
         return (batch, guard)
-    return (_back(trace, since), guard, repeat) if lost else (guard, repeat)
-
-
-def _back(trace: Trace, since: int) -> Treatment:
-    """To weights that are whole, where there are any."""
-    title = f"Go back to a checkpoint from before step {since}, where the gradient broke"
-    if since <= trace.steps[0] and not trace.has("resumed_from"):
-        title = f"Restart; a checkpoint cannot help: no step before {since} is known to be sound"
-    if trace.facts.get("weights_nonfinite"):
-        title = "Load weights that are finite: these were not when watching began"
-    return Treatment(
-        title=title,
-        safety="safe",
-        basis="heuristic",
-        source="arithmetic: NaN plus anything is NaN",
-    )
+    return (back, guard, repeat) if lost else (guard, repeat)
 
 
 def _run(broken_at: int | None) -> Trace:

@@ -33,11 +33,10 @@ from optdoctor import rule
 from optdoctor.curves import spans
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
 from optdoctor.knowledge.precision import FORMATS, Format, short
+from optdoctor.knowledge.remedies import float32_state
 from optdoctor.synthetic import falling_loss, make_trace, small_gpt
 from optdoctor.trace import Trace
 
-SAMPLED = 4096
-"""Elements of a tensor above which its share is taken from a sample."""
 COUNTS = ("grad_nonfinite_raw", "grad_nonfinite")
 
 Floats = NDArray[np.float64]
@@ -83,7 +82,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     worst = max((row for a, b in stretches for row in range(a, b + 1)), key=lambda r: share[r])
     severity = Severity.WARN if share[worst] > limits.few else Severity.NOTE
     severity = Severity.CRITICAL if share[worst] > limits.most else severity
-    about = "About " if trace.num_elements.max(initial=0) > SAMPLED else ""
+    about = "About " if trace.has_samples else ""
     largest = _largest(FORMATS[dtype])
     what = f"of {dtype} second-moment entries infinite or above {short(largest / 2)} at step"
     rows = [first] if worst == first else [first, worst]
@@ -133,13 +132,8 @@ def _largest(form: Format) -> float:
 
 
 def _treatments(dtype: str, since: int) -> tuple[Treatment, ...]:
-    float32 = Treatment(
-        title="Restart with weights and optimizer state in float32, forward in bfloat16 autocast",
-        changes={"state_dtype": (dtype, "float32")},
-        safety="safe",
-        basis="heuristic",
-        source="arithmetic: float32 holds the square of every float16 number",
-    )
+    source = "arithmetic: float32 holds the square of every float16 number"
+    float32 = float32_state(dtype, "heuristic", source)
     scale = Treatment(
         title=f"Print the gradient norm of step {since} beside the loss scale: is it taken out?",
         when="check",

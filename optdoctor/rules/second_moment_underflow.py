@@ -36,12 +36,11 @@ from optdoctor import rule
 from optdoctor.curves import spans
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
 from optdoctor.knowledge.precision import FORMATS, round_to, short
+from optdoctor.knowledge.remedies import float32_state
 from optdoctor.store import IntArray
 from optdoctor.synthetic import falling_loss, make_trace, small_gpt
 from optdoctor.trace import Trace
 
-SAMPLED = 4096
-"""Elements of a tensor above which its share is taken from a sample."""
 FOLK_CLAMP = 1e-8
 """Where the second moment is often advised to be clamped: refused, as it is 0 in float16."""
 TRIED = "4 of 4 small float16 runs recovered: tests/clinic/test_underflow_trainings.py"
@@ -96,7 +95,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     harmed = broke is not None and broke >= zero.steps[first]
     bounded = step <= limits.bounded_step
     severity = Severity.NOTE if bounded else Severity.CRITICAL if harmed else Severity.WARN
-    about = "About " if trace.num_elements.max(initial=0) > SAMPLED else ""
+    about = "About " if trace.has_samples else ""
     what = f"entries of {state_dtype} second moment zero, first moment not, at step"
     evidence = [
         _percent(f"{what} {zero.steps[first]}", share[first], limits),
@@ -191,13 +190,7 @@ def _counts(
 def _treatments(
     state_dtype: str, eps: float, limits: Limits, bounded: bool
 ) -> tuple[Treatment, ...]:
-    float32 = Treatment(
-        title="Restart with weights and optimizer state in float32, forward in bfloat16 autocast",
-        changes={"state_dtype": (state_dtype, "float32")},
-        safety="safe",
-        basis="measured",
-        source=TRIED,
-    )
+    float32 = float32_state(state_dtype, "measured", TRIED)
     larger = Treatment(
         title=f"In an emergency: eps = {short(limits.emergency_eps)}",
         changes={"eps": (eps, limits.emergency_eps)},

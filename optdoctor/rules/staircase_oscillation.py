@@ -40,11 +40,10 @@ from optdoctor.curves import (
     Curve,
     Floats,
     autocorrelation,
-    curve,
+    loss_curve,
+    rates,
     standardised,
     trend,
-    unmasked,
-    witness,
 )
 from optdoctor.findings import Abstain, Evidence, Finding, Safety, Severity, Treatment, When
 from optdoctor.store import IntArray, Series
@@ -150,10 +149,10 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     kind = trace.facts.get("loss_kind")
     if kind in NO_SHAPE:
         return Abstain(f"a loss of kind {kind} swings in a good run")
-    shape = curve(unmasked(trace.series["loss"], witness(trace)))
+    shape = loss_curve(trace)
     if shape is None or shape.level.size < limits.rows:
         return Abstain(f"{shape.level.size if shape else 0} finite losses, needs {limits.rows}")
-    rows, rate = shape.level.size, _rate(trace, shape)
+    rows, rate = shape.level.size, rates(trace, shape)
     height = standardised(shape.level - trend(shape.level, max(rows // 24, 2)), np.inf)
     deviation = shape.level - trend(shape.level, rows // 8)
     raised = _raised(rate, limits) if rate is not None else None
@@ -355,15 +354,6 @@ def _even_jumps(height: Floats, deviation: Floats, limits: Limits) -> Wave | Non
             period = float(np.median(apart))
             return Wave(period, 0.0, spread, amplitude, 0.0, tall, False, 0.0, plain=True)
     return None
-
-
-def _rate(trace: Trace, shape: Curve) -> Floats | None:
-    """[T]: the learning rate at each row of the curve."""
-    if "lr" not in trace.series or not np.isfinite(trace.series["lr"].values).all():
-        return None
-    series = trace.series["lr"]
-    rate = np.interp(shape.steps, series.steps, series.values)
-    return rate if rate.max() > 0 and rate.min() >= 0 else None
 
 
 def _raised(rate: Floats, limits: Limits) -> IntArray | None:

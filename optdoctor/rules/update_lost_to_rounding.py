@@ -37,13 +37,11 @@ from optdoctor.curves import spans
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
 from optdoctor.knowledge.precision import FORMATS
 from optdoctor.synthetic import falling_loss, make_trace, small_gpt
-from optdoctor.trace import Trace
+from optdoctor.trace import SAMPLED, Trace
 
 COARSE = ("float16", "bfloat16")
 KEPT_BY_FLOAT32 = FORMATS["float32"].step / 2
 """Relative step below which float32 loses it too."""
-SAMPLED = 4096
-"""Elements of a tensor from which its share is taken."""
 TRIED = "tests/clinic/test_lost_update_trainings.py"
 
 Floats = NDArray[np.float64]

@@ -41,7 +41,7 @@ from typing import NamedTuple
 import numpy as np
 
 from optdoctor import rule
-from optdoctor.curves import FILTERED_BY, HUGE, Curve, Floats, curve, unmasked, witness
+from optdoctor.curves import FILTERED_BY, HUGE, Curve, Floats, loss_curve
 from optdoctor.findings import Abstain, Evidence, Finding, Knob, Severity, Treatment
 from optdoctor.store import IntArray, Series
 from optdoctor.synthetic import falling_loss, make_trace
@@ -216,7 +216,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     kind = trace.facts.get("loss_kind") or "falling"
     if kind != "falling":
         return Abstain(f"a loss of kind {kind} may rise in a good run")
-    line = curve(unmasked(trace.series["loss"], witness(trace)))
+    line = loss_curve(trace)
     if line is None:
         return Abstain("too few finite losses for a curve")
     if line.losses.min() < 0:

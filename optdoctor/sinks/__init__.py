@@ -5,7 +5,7 @@ A sink module defines `SINK`, a function that makes one from a `Place`.
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -102,6 +102,11 @@ def curves(sample: Sample) -> dict[str, float]:
         for tensor, value in zip(sample.tensors, sample.channels[channel], strict=True)
         if not np.isnan(value)
     }
+
+
+def sink_names(names: Iterable[str]) -> tuple[str, ...]:
+    """The names; a single one may come without its tuple."""
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 @cache

@@ -33,7 +33,6 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 import optdoctor
 from optdoctor.adapters.huggingface import OptDoctorCallback
 from optdoctor.findings import Verdict
-from optdoctor.settings import SettingsError
 from optdoctor.trace import Trace
 
 BATCH, CONTEXT, ROWS = 4, 16, 52
@@ -682,32 +681,6 @@ def test_an_optimizer_that_is_none_of_torchs_is_left_alone(
 
 
 # (i) arguments
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"sinks": ("consol",)}, "no sink is named 'consol'"),
-        ({"treat": ("magic",)}, "no treatment is named 'magic'"),
-        ({"overhead": 0}, "overhead"),
-        ({"overhead": 2.0}, "overhead"),
-        ({"interval": 0}, "interval"),
-    ],
-)
-def test_arguments_that_cannot_be_meant_are_refused_at_once(
-    arguments: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(ValueError, match=said):
-        OptDoctorCallback(**arguments)
-
-
-def test_settings_that_are_wrong_are_refused_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "pyproject.toml").write_text("[tool.optdoctor]\nselekt = []\n")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SettingsError, match="selekt"):
-        OptDoctorCallback()
 
 
 def test_the_doctor_is_there_from_the_beginning_of_training_and_after_it(

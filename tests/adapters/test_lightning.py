@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader
 
 import optdoctor
 from optdoctor.live.doctor import Doctor
-from optdoctor.settings import SettingsError
 from optdoctor.trace import Trace
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -693,31 +692,6 @@ def test_a_failing_callback_is_told_once_and_the_training_goes_on(
     assert fingerprint(run.module, run.trainer.optimizers) == without
     assert isinstance(run.callback.failure, RuntimeError)
     assert capsys.readouterr().err.count("RuntimeError: planted; it is off") == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"sinks": ("consol",)}, "no sink is named 'consol'"),
-        ({"treat": ("magic",)}, "no treatment is named 'magic'"),
-        ({"overhead": 0}, "overhead"),
-        ({"interval": 0}, "interval"),
-    ],
-)
-def test_arguments_that_cannot_be_meant_are_refused_at_once(
-    arguments: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(ValueError, match=said):
-        OptDoctorCallback(**arguments)
-
-
-def test_settings_that_are_wrong_are_refused_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "pyproject.toml").write_text("[tool.optdoctor]\nselekt = []\n")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SettingsError, match="selekt"):
-        OptDoctorCallback()
 
 
 def test_the_callback_can_be_copied_and_pickled_after_a_training(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from small_training import Make, bits, net, seed, train
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from optdoctor.live.collector import RAW, SAMPLE, TENSOR_CHANNELS, Collector
+from optdoctor.live.collector import RAW, TENSOR_CHANNELS, Collector
 from optdoctor.live.tensors import track
 from optdoctor.optimizers import probe_of
+from optdoctor.trace import SAMPLED
 
 Sample = dict[str, dict[str, float]]
 """{channel: {tensor: value}}, NaN = not measured."""
@@ -287,7 +288,7 @@ def test_an_unfused_float16_step_breaks_the_weights_at_once() -> None:
 
 
 def test_zeroed_moments_of_a_large_tensor_are_counted_in_full_on_the_next_sample() -> None:
-    size = 10 * SAMPLE
+    size = 10 * SAMPLED
     gradient = torch.ones(size, dtype=torch.float16)
     gradient[::7] = 1e-3  # their squares vanish in float16
     exact = float((gradient < 1).sum()) / size
@@ -303,9 +304,9 @@ def test_zeroed_moments_of_a_large_tensor_are_counted_in_full_on_the_next_sample
 def test_the_same_tensor_gives_the_same_elements_and_no_generator_moves() -> None:
     def positions(name: str) -> list[int]:
         model = nn.Module()
-        model.register_parameter(name, nn.Parameter(torch.zeros(3 * SAMPLE)))
+        model.register_parameter(name, nn.Parameter(torch.zeros(3 * SAMPLED)))
         collector, _ = collector_of(model, SGD(model.parameters(), lr=1.0))
-        chosen = collector._sampled(0, torch.zeros(3 * SAMPLE))
+        chosen = collector._sampled(0, torch.zeros(3 * SAMPLED))
         assert chosen is not None
         return chosen.tolist()
 
@@ -316,7 +317,7 @@ def test_the_same_tensor_gives_the_same_elements_and_no_generator_moves() -> Non
     torch.rand(5)
     assert positions("w") == first
     assert positions("other") != first
-    assert len(first) == SAMPLE
+    assert len(first) == SAMPLED
     seed(1)
     assert bits(torch.get_rng_state()) == before
     positions("w")

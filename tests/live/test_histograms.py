@@ -11,11 +11,12 @@ from torch import nn
 from torch.optim import SGD, AdamW
 
 from optdoctor.live import histograms
-from optdoctor.live.collector import SAMPLE, Collector
+from optdoctor.live.collector import Collector
 from optdoctor.live.histograms import BINS, binned
 from optdoctor.live.tensors import track
 from optdoctor.optimizers import probe_of
 from optdoctor.sinks import Histogram
+from optdoctor.trace import SAMPLED
 
 Elements = NDArray[np.float64]
 KINDS: dict[str, Make] = {
@@ -53,7 +54,7 @@ def test_every_histogram_equals_its_twin(kind: str, dtype: torch.dtype, broken: 
     probe = probe_of(optimizer)
     collector = Collector(optimizer, probe, track(model, optimizer, probe))
     parameters = dict(model.named_parameters())
-    assert parameters["0.weight"].numel() > SAMPLE
+    assert parameters["0.weight"].numel() > SAMPLED
     for step in range(3):
         for parameter in model.parameters():
             parameter.grad = torch.randn_like(parameter) * 10.0 ** (-step)

@@ -411,3 +411,21 @@ def test_the_gain_of_a_metric_reads_as_a_sentence() -> None:
         "there"
     )
     assert row.unit == "share"
+
+
+def test_zeros_that_a_log_prints_for_nan_are_no_fall_of_training() -> None:
+    """The Trainer's log of a run that broke: its losses are 0 from there on, the norms NaN."""
+    rows = 400
+    loss, norm = falling_loss(rows), np.ones(rows)
+    loss[200:], norm[200:] = 0.0, np.nan
+    evaluated = np.arange(20, rows + 1, 20)
+    level = np.where(evaluated <= 200, 3 - evaluated / 200, 2 + (evaluated - 200) / 400)
+    trace = make_trace(
+        loss=loss,
+        grad_norm=norm,
+        eval_loss=level,
+        framework="huggingface",
+        nan_filter="on",
+        steps={"eval_loss": evaluated},
+    )
+    assert examine(RULE, trace).findings == ()

@@ -5,6 +5,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "analyze_many": "optdoctor.analysis",
     "diagnose": "optdoctor.engine",
     "read": "optdoctor.readers",
     "watch": "optdoctor.live.doctor",

@@ -11,3 +11,7 @@ class Told(Exception):
     def __str__(self) -> str:
         said = f"{self.reason}; {self.remedy}"
         return f"{self.path}: {said}" if self.path else said
+
+
+class Unreadable(Told):
+    """A path that holds no run."""

@@ -2,58 +2,75 @@
 
 import math
 import re
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from optdoctor.channels import Axis, channel, is_channel
+from optdoctor.columns import MAX_STEP as MAX_STEP
+from optdoctor.columns import AnyColumn, Block, Column, Values, within, without_repeats
 from optdoctor.knowledge.log_names import LOSS_NAMES, REWARD_NAMES
 from optdoctor.store import IntArray
-from optdoctor.trace import Event, EventKind, Fact, Recorder, Trace
+from optdoctor.trace import Event, EventKind, Fact, Reading, Trace
 
 MAX_METRICS = 200
 """Names outside the vocabulary that are kept as metrics."""
 MAX_NAME = 100
 """Characters of a name beyond which it is none."""
-MAX_STEP = 2**53
-"""Where floats stop holding every integer: no step of a run."""
+MAX_NAMES = 20_000
+"""Names beyond which a new one is dropped unless the format knows it."""
 MAX_DECIMALS = 6
 """Decimals beyond which a number was written in full and not rounded."""
+MAX_EVENTS = 10_000
+"""Events of one log that are kept: one whose steps go back at every other row tells no more."""
+_EXACT = 2_000_000, 16_384, 524_288
+"""Newest rows that stay exact: of all series together, of one at least, of one at most."""
+_WIDE = 16, 8_192
+"""Series kept in full, and the buckets of the older rows of each further one."""
+_TELLING = 65_536  # newest rows from which facts are told
+_MAX_OVERFLOWS = 10_000  # that wait for the next row
+_FEW = 32  # rows that are added sooner one by one than as columns
 _SPELLED_BY_C = re.compile(
-    r"(?P<sign>[-+]?)(?:nan\(\w*\)|1\.#(?:(?P<infinite>inf)|ind|[qs]nan)0*(?:e\+0+)?)", re.I
+    r"(?P<sign>[-+]?)(?:nan(?:xxx|\(\w*\))|1\.#(?:(?P<infinite>inf)|ind|[qs]nan)0*(?:e\+0+)?)", re.I
 )
-"""NaN and infinity as C prints them on Windows: -nan(ind), 1.#QNAN, -1.#IND, 1.#INF00."""
+"""NaN and infinity as C prints them on Windows: -nan(ind), 1.#QNAN, -1.#IND, 1.#INF00; and NaN as
+PaddleOCR does: nanxxx."""
 
 
 def number(value: object) -> float | None:
     """The number that a log means by `value`, None where it means none."""
-    if isinstance(value, bool) or value is None:
+    if type(value) is float:
+        return value
+    if isinstance(value, str):
+        return _spelled(value) if value and len(value) < 64 and "_" not in value else None
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         return None
-    if isinstance(value, int | float):
-        try:
-            return float(value)
-        except OverflowError:
-            return math.inf
-    if isinstance(value, str) and value and len(value) < 64 and "_" not in value:
-        try:
-            return float(value)
-        except ValueError:
-            spelled = _SPELLED_BY_C.fullmatch(value.strip())
-        if spelled is not None:
-            return float(f"{spelled['sign']}{spelled['infinite'] or 'nan'}")
-    return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _spelled(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        found = _SPELLED_BY_C.fullmatch(text.strip())
+    return float(f"{found['sign']}{found['infinite'] or 'nan'}") if found else None
 
 
 @dataclass
 class Log:
-    """Collects the rows of one log.
+    """Collects the rows of one log, in bounded memory.
 
-    Steps that go back are a resume: the rows from there on belong to a branch that was left. Steps
-    that go back while the epoch rises are counted within the epoch, and are added up. Rows of one
-    step, as of several ranks, are one row: their mean, NaN if any of them is.
+    Steps that go back are a resume: the rows from there on belong to a branch that was left, in
+    every series. Steps that go back to the first one or before it are another run: all rows so
+    far are left out. Steps that go back while the epoch rises are counted within the epoch, and
+    are added up. Rows of one step, as of several ranks or two loggers, are one row: the last of
+    them, but a value that is not finite is not hidden by a finite one.
     """
 
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -62,17 +79,31 @@ class Log:
     facts: dict[str, Fact] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     lines_skipped: int = 0
-    _rows: dict[str, tuple[list[int], list[float]]] = field(default_factory=dict)
+    has_micro_rows: bool = False
+    """Whether rows of one step are its micro-batches: their mean counts, not the last of them."""
+    _columns: dict[str, Column] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)  # {name in the log: its series or ""}
-    _merged: dict[str, int] = field(default_factory=dict)  # {series: rows in its newest one}
     _owners: dict[str, str] = field(default_factory=dict)  # {channel: the name that fills it}
     _num_metrics: int = 0
+    _skipped: list[tuple[int, str]] = field(default_factory=list)
     _counted: int = 0
     _counted_evaluations: int = 0
     _saw_step: bool = False
     _last_step: int = 0
     _in_epoch: tuple[int, float] = (0, 0.0)  # newest loss row: step as logged, epoch
     _offset: int = 0
+    _epochs: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=10_000))
+    """(epoch, offset that held up to it) of each rise of the offset."""
+    _renewed: set[str] = field(default_factory=set)
+    """Series whose steps fell since the newest loss row: of the new branch already."""
+    _overflows: list[float] = field(default_factory=list)  # scales, until the next row is placed
+    _overflows_seen: set[tuple[float | None, float]] = field(default_factory=set)
+    _overflow_step: int = 0  # after it the next of them stand
+    _begun: bool = False  # a run of which no row has come yet
+    _saw_step_before: bool = False  # in the run before it, which stays until then
+    _left_runs: int = 0
+    _left_rows: dict[str, int] = field(default_factory=dict)  # {"loss" or "evaluation": rows}
+    _shift: int = 0
 
     def row(self, values: Mapping[str, Any], step: object = None) -> bool:
         """Adds one row; False (and counted as skipped) if it holds no number that is known.
@@ -80,41 +111,118 @@ class Log:
         Without `step` the row belongs to the last one logged; where none ever was, to the number
         of loss rows so far, itself included.
         """
-        numbers = {raw: parsed for raw, v in values.items() if (parsed := number(v)) is not None}
-        if not self._names.keys() >= numbers.keys():
-            self._learn(numbers)
-        known = {name: value for raw, value in numbers.items() if (name := self._names[raw])}
+        names, has_learned = self._names, False
+        known: dict[str, float] = {}
+        for raw, value in values.items():
+            parsed = value if type(value) is float else number(value)
+            if parsed is None:
+                continue
+            name = names.get(raw)
+            if name is None and not has_learned:
+                self._learn(raw for raw, value in values.items() if number(value) is not None)
+                name, has_learned = names.get(raw), True
+            if name:
+                known[name] = parsed
         if not known:
             self.skip()
             return False
-        self._counted += "loss" in known
-        self._counted_evaluations += "eval_loss" in known
-        at = number(step)
-        where = self._place(at, known)
-        if "loss" in known:
-            self._see_resume(where)
-        is_stated = at is not None
-        for name, value in known.items():
-            self._put(name, where, value, is_stated)
+        self._add(known, None if step is None else number(step))
         return True
 
-    def skip(self, lines: int = 1) -> None:
-        """Counts lines that held no row."""
+    def rows(self, columns: Mapping[str, AnyColumn], steps: AnyColumn | None = None) -> int:
+        """Adds rows at once, [T] a column, as `row` would one by one; returns how many counted.
+
+        A masked element is a value that its row does not have; NaN is one that it has.
+        """
+        sized = columns.values() if steps is None else [*columns.values(), steps]
+        length = min(map(len, sized), default=0) if columns else 0
+        self._learn_columns(columns, length)
+        block = Block.of(columns, self._names, steps, length)
+        self.lines_skipped += length - block.length
+        if self._begun and block.length:
+            self._leave_out()
+        start = 0
+        for stop in block.ends.tolist():
+            while start < stop:
+                if stop - start >= _FEW and self._add_block(block, start, stop):
+                    break
+                few = min(stop, start + _FEW)
+                for known, at in block.one_by_one(start, few):
+                    self._add(known, at)
+                start = few
+            start = stop
+        return block.length
+
+    def at(self, step: object) -> None:
+        """Says at which step the rows that come without one stand from now on."""
+        if (at := number(step)) is not None and 0 <= at < MAX_STEP:
+            self._saw_step = True
+            self._last_step = int(at) + self._offset
+            self._see_later(self._last_step)
+
+    @property
+    def last_step(self) -> int:
+        """The step of the newest row, 0 before the first."""
+        return self._last_step if self._saw_step else self._counted
+
+    def begin(self) -> None:
+        """Says that another run begins: the rows so far are left out once it has a row."""
+        if not self.has_rows:
+            return
+        self._settle()
+        if not self._begun:
+            self._begun, self._saw_step_before = True, self._saw_step
+        self._counted = self._counted_evaluations = self._last_step = 0
+        self._offset = self._overflow_step = 0
+        self._in_epoch = (0, 0.0)
+        self._epochs.clear()
+        self._renewed.clear()
+        self._saw_step = False
+
+    def overflow(self, old: float | None, new: float) -> bool:
+        """Adds one skipped update, with the gradient scale before and after it.
+
+        Skipped updates stand at the steps after the newest row, one by one, but not beyond the
+        row that comes next. The same scales again before that row are the same update, told by
+        another process.
+        """
+        if (old, new) in self._overflows_seen:
+            return True
+        if self._begun:
+            self._leave_out()
+        if len(self._overflows) == _MAX_OVERFLOWS:
+            self._settle()
+        if not self._overflows:
+            self._overflow_step = max(self._overflow_step, self.last_step)
+        self._overflows.append(new if old is None else old)
+        self._overflows_seen.add((old, new))
+        return True
+
+    def skip(self, lines: int = 1, first: str = "", at: int = 0) -> None:
+        """Counts lines that held no row; `first` is the text of the first, `at` its number."""
         self.lines_skipped += lines
+        if first and len(self._skipped) < 5:
+            self._skipped.append((at, first[:200]))
 
     def event(self, step: int, kind: EventKind, text: str = "") -> None:
         """Adds an event."""
-        self.events.append(Event(step, kind, text))
+        if len(self.events) < MAX_EVENTS:
+            self.events.append(Event(step, kind, text))
 
     @property
     def has_rows(self) -> bool:
         """Whether any row was read."""
-        return bool(self._rows)
+        return bool(self._columns or self._overflows)
+
+    @property
+    def _states_steps(self) -> bool:
+        return self._saw_step_before if self._begun else self._saw_step
 
     @property
     def loss_interval(self) -> int | None:
-        """Usual distance between two loss rows, in steps."""
-        return _usual_distance(np.array(self._rows.get("loss", ([], []))[0], np.int64))
+        """Usual distance between two of the newest loss rows, in steps."""
+        loss = self._columns.get("loss")
+        return None if loss is None else _usual_distance(loss.newest(_TELLING)[0])
 
     def count_from_one(self, likely: bool = False) -> None:
         """Moves all steps up by one where the log numbers its updates from 0.
@@ -122,10 +230,11 @@ class Log:
         It does if it begins at 0 or logs the ends of windows: 49, 99, 149. `likely` decides where
         too few rows tell.
         """
-        first = self._rows.get("loss") or next(iter(self._rows.values()), None)
-        if first is None or not self._saw_step:
+        filled = (column for column in self._columns.values() if column.rows)
+        first = self._columns.get("loss") or next(filled, None)
+        if first is None or not self._states_steps or self._shift:
             return
-        steps = np.array(first[0], np.int64)
+        steps, _ = first.newest(_TELLING)
         gap = _usual_distance(steps)
         if gap is None:
             from_zero = likely
@@ -133,38 +242,70 @@ class Log:
             # Every second update from 1 on (1, 3, 5) looks the same in both ways of counting.
             is_end = (steps + 1) % max(gap, 1) == 0
             from_zero = gap > (1 if likely else 2) and bool(is_end.mean() > 0.9)
-        if not from_zero and steps[0] != 0:
-            return
-        for kept, _ in self._rows.values():
-            kept[:] = [step + 1 for step in kept]
-        self.events[:] = [replace(event, step=event.step + 1) for event in self.events]
-        self.event(1, "gap", "This log counts from 0: its step N stands here as N + 1")
+        self._shift = int(from_zero or first.first == 0)
 
-    def trace(self, origin: str, reader: str) -> Trace:
+    def trace(self, origin: str, reader: str, why: str = "", guessed: bool = False) -> Trace:
         """The run. Facts that follow from the rows are added where the reader gave none."""
-        recorder = Recorder()
-        for name, (steps, values) in self._rows.items():
-            recorder.extend(name, np.array(steps, np.int64), np.array(values, np.float64))
-        self.facts.setdefault("step_source", "logged" if self._saw_step else "counted rows")
-        if "loss" in self._rows:
+        self._settle()
+        self.facts.setdefault("step_source", "logged" if self._states_steps else "counted rows")
+        if loss := self._columns.get("loss"):
             self.facts.setdefault("loss_kind", self._loss_kind())
             self.facts.setdefault("log_interval", self.loss_interval)
-            self.facts.setdefault("loss_quantum", _quantum(np.array(self._rows["loss"][1])))
-        facts = {name: value for name, value in self.facts.items() if value is not None}
-        return recorder.trace(
-            facts, self.events, origin=origin, reader=reader, lines_skipped=self.lines_skipped
+            self.facts.setdefault("loss_quantum", _quantum(loss.newest(_TELLING)[1]))
+        filled = {name: column for name, column in self._columns.items() if column.rows}
+        return Trace(
+            facts={name: value for name, value in self.facts.items() if value is not None},
+            series={name: filled[name].series().moved(self._shift) for name in sorted(filled)},
+            events=tuple(sorted(self._told(), key=lambda event: event.step)),
+            origin=origin,
+            reader=reader,
+            lines_skipped=self.lines_skipped,
+            reading=Reading(dict(self._names), tuple(self._skipped), why, guessed),
         )
+
+    def _told(self) -> list[Event]:
+        events = [replace(event, step=event.step + self._shift) for event in self.events]
+        if self._shift:
+            events.append(
+                Event(1, "gap", "This log counts from 0: its step N stands here as N + 1")
+            )
+        if self._left_runs:
+            first = min(
+                (column.first for column in self._columns.values() if column.rows), default=0
+            )
+            events.append(Event(first + self._shift, "start", self._left_out()))
+        return events
+
+    def _left_out(self) -> str:
+        runs = self._left_runs
+        said = "an earlier run" if runs == 1 else f"{runs:,} earlier runs"
+        told = [f"{n:,} {what} row{'s' * (n > 1)}" for what, n in self._left_rows.items() if n]
+        rows = f": {' and '.join(told)}" if told else ""
+        return f"{said} in this log {'was' if runs == 1 else 'were'} left out{rows}"
 
     def _loss_kind(self) -> str:
         if not REWARD_NAMES.isdisjoint(self._names):
             return "reward"
         return "falling" if self._owners["loss"] in LOSS_NAMES else "unknown"
 
+    def _learn_columns(self, columns: Mapping[str, AnyColumn], length: int) -> None:
+        """Learns names in the order in which rows bring them."""
+        fresh: dict[int, list[str]] = {}
+        for raw, column in columns.items():
+            if raw not in self._names:
+                is_there = ~np.ma.getmaskarray(column[:length])
+                if is_there.any():
+                    fresh.setdefault(int(is_there.argmax()), []).append(raw)
+        for first in sorted(fresh):
+            self._learn(fresh[first])
+
     def _learn(self, names: Iterable[str]) -> None:
         rank = {alias: place for place, alias in enumerate(self.aliases)}
         fresh = set(names) - self._names.keys()
         for raw in sorted(fresh, key=lambda raw: (rank.get(raw.strip(), len(rank)), raw)):
-            self._names[raw] = self._series_of(raw.strip())
+            name = raw.strip()
+            if name in rank or (len(self._names) < MAX_NAMES and len(raw) <= MAX_NAME):
+                self._names[raw] = self._series_of(name)
 
     def _series_of(self, name: str) -> str:
         target = self.aliases.get(name, name)
@@ -180,6 +321,43 @@ class Log:
         self._num_metrics += 1
         return f"metric:{name.removeprefix('metric:') or '?'}"
 
+    def _column(self, name: str) -> Column:
+        column = self._columns.get(name)
+        if column is None:
+            together, least, most = _EXACT
+            in_full, buckets = _WIDE
+            kept = min(max(together // (len(self._columns) + 1), least), most)
+            is_full = len(self._columns) < in_full
+            column = self._columns[name] = Column(kept, *([] if is_full else [buckets]))
+            for other in self._columns.values():
+                other.kept = kept
+        return column
+
+    def _add(self, known: Mapping[str, float], at: float | None) -> None:
+        """Adds one row, {series: value}."""
+        if self._begun:
+            self._leave_out()
+        columns = self._columns
+        has_loss = "loss" in known
+        self._counted += has_loss
+        self._counted_evaluations += "eval_loss" in known
+        where = self._place(at, known)
+        if self._overflows:
+            self._see_later(where)
+        if has_loss or ("eval_loss" in known and "loss" not in columns):
+            leader = columns.get("loss" if has_loss else "eval_loss")
+            if leader is not None and where < leader.last:
+                self._go_back(leader, where)
+            self._renewed.clear()
+        is_micro = self.has_micro_rows and at is not None
+        for name, value in known.items():
+            column = columns.get(name)
+            if column is None:
+                column = self._column(name)
+            elif where < column.last:
+                self._renewed.add(name)
+            column.put(where, value, is_micro)
+
     def _place(self, at: float | None, known: Mapping[str, float]) -> int:
         if at is None or not 0 <= at < MAX_STEP:
             counted = self._counted or self._counted_evaluations
@@ -187,54 +365,153 @@ class Log:
         self._saw_step = True
         step = int(at)
         if "loss" in known:
-            before, epoch_before = self._in_epoch
-            epoch = known.get("epoch", epoch_before)
-            if step < before and epoch > epoch_before:
-                self._offset += before + (step == 0)
-            self._in_epoch = step, epoch
+            self._see_epoch(step, known.get("epoch", self._in_epoch[1]))
         self._last_step = step + self._offset
         return self._last_step
 
-    def _see_resume(self, step: int) -> None:
-        steps = self._rows["loss"][0] if "loss" in self._rows else None
-        if steps and step < steps[-1]:
-            self.event(step, "resume", f"steps go back from {steps[-1]} to {step}")
-            self._merged.clear()  # no row merges with one of the branch that was left
+    def _see_epoch(self, step: int, epoch: float) -> None:
+        before, epoch_before = self._in_epoch
+        if epoch > epoch_before and step < before and self._offset < MAX_STEP:
+            self._epochs.append((epoch_before, self._offset))
+            self._offset += before + (step == 0)
+        elif epoch < epoch_before:
+            while self._epochs and self._epochs[-1][0] >= epoch:
+                self._offset = self._epochs.pop()[1]
+        self._in_epoch = step, epoch
 
-    def _put(self, name: str, step: int, value: float, merges: bool) -> None:
-        steps, values = self._rows.setdefault(name, ([], []))
-        if steps and step <= steps[-1]:
-            rows = self._merged.get(name, 0) + 1
-            if merges and rows > 1 and step == steps[-1]:
-                values[-1] = _mean(values[-1], value, rows)
-                self._merged[name] = rows
-                return
-            while steps and steps[-1] >= step:
-                steps.pop()
-                values.pop()
-        steps.append(step)
-        values.append(value)
-        self._merged[name] = 1
+    def _go_back(self, leader: Column, where: int) -> None:
+        """Drops what belongs to a branch that was left: the losses, or evaluations, go back."""
+        is_other_run = where <= leader.first
+        if is_other_run:
+            self._count_left_run()
+            self._counted, self._counted_evaluations = 1, 1
+        else:
+            self.event(where, "resume", f"steps go back from {leader.last} to {where}")
+        for name, column in self._columns.items():
+            if name in self._renewed:
+                column.cut(where + 1)
+            else:
+                column.cut(0 if is_other_run else where)
+        self._overflows.clear()
+        self._overflows_seen.clear()
+        self._overflow_step = 0
 
+    def _leave_out(self) -> None:
+        self._begun = False
+        self._count_left_run()
+        self._columns.clear()
 
-def _mean(mean: float, value: float, rows: int) -> float:
-    """The mean of `rows` rows from that of all but the last, and the last. Equals stay exact."""
-    moved = mean + (value / rows - mean / rows)
-    return mean + value if math.isnan(moved) else moved  # where one of them is infinite or NaN
+    def _count_left_run(self) -> None:
+        self._left_runs += 1
+        for name, what in (("loss", "loss"), ("eval_loss", "evaluation")):
+            if column := self._columns.get(name):
+                self._left_rows[what] = self._left_rows.get(what, 0) + column.rows
+                break
+        self.events.clear()
+
+    def _see_later(self, where: int) -> None:
+        if self._overflows and where > self._overflow_step:
+            self._settle(where)
+
+    def _settle(self, limit: int = MAX_STEP * 2) -> None:
+        """Places the overflows that wait, at `limit` at most."""
+        for scale in self._overflows:
+            self._overflow_step = min(self._overflow_step + 1, limit)
+            for name, value in (("step_skipped", 1.0), ("loss_scale", scale)):
+                column = self._column(name)
+                if self._overflow_step >= column.last:
+                    column.put(self._overflow_step, value)
+        self._overflows.clear()
+        self._overflows_seen.clear()
+
+    def _add_block(self, block: Block, start: int, stop: int) -> bool:
+        """Adds rows at once if they follow what is there in every series; else False."""
+        where = None if self._overflows else self._places(block, start, stop)
+        if where is None:
+            return False
+        rises = bool((where[1:] > where[:-1]).all())
+        found: dict[str, tuple[int, IntArray, Values]] = {}
+        for name, values in block.values.items():
+            rows = block.rows_of(name, start, stop)
+            if rows is None:
+                first, steps, values = 0, where, values[start:stop].copy()
+            elif len(rows):
+                first, steps, values = int(rows[0]), where[rows - start], values[rows]
+            else:
+                continue
+            column = self._columns.get(name)
+            if column is not None and steps[0] <= column.last:
+                return False
+            if not rises:
+                merged = without_repeats(steps, values)
+                if self.has_micro_rows and len(merged[0]) < len(steps):
+                    return False
+                steps, values = merged
+            found[name] = first, steps, values
+        self._advance(block, start, stop, where)
+        if "loss" in found or ("eval_loss" in found and "loss" not in self._columns):
+            self._renewed.clear()
+        for name in sorted(found, key=lambda name: found[name][0]):
+            self._column(name).extend(*found[name][1:])
+        return True
+
+    def _places(self, block: Block, start: int, stop: int) -> IntArray | None:
+        """[T]: where the rows stand, if that does not fall and lies in no other epoch."""
+        if block.steps is None:
+            if self._saw_step:
+                return np.full(stop - start, self._last_step)
+            counted = self._counted + np.cumsum(block.holds("loss", start, stop))
+            others = self._counted_evaluations + np.cumsum(block.holds("eval_loss", start, stop))
+            where = np.maximum(np.where(counted > 0, counted, others), 1)
+            return None if (where[1:] < where[:-1]).any() else where
+        where = block.logged[start:stop]
+        where = where + self._offset if self._offset else where
+        first = block.first_stated(start)
+        if first >= stop or not self._stays_in_epoch(block, start, stop):
+            return None
+        if first > start:
+            if not self._saw_step or self._last_step > where[first - start]:
+                return None
+            where = np.append(np.full(first - start, self._last_step), where[first - start :])
+        return where
+
+    def _stays_in_epoch(self, block: Block, start: int, stop: int) -> bool:
+        """Whether no row goes back to an epoch for which steps were added up."""
+        if not self._epochs or not len(epochs := within(block.epochs, start, stop)):
+            return True
+        values = np.append(self._in_epoch[1], block.values["epoch"][epochs])
+        return not (values[1:] < values[:-1]).any()
+
+    def _advance(self, block: Block, start: int, stop: int, where: IntArray) -> None:
+        self._counted += block.count("loss", start, stop)
+        self._counted_evaluations += block.count("eval_loss", start, stop)
+        if block.steps is None:
+            return
+        self._saw_step, self._last_step = True, int(where[-1])
+        if len(losses := within(block.losses, start, stop)):
+            epochs = within(block.epochs, start, stop)
+            epoch = float(block.values["epoch"][epochs[-1]]) if len(epochs) else self._in_epoch[1]
+            self._in_epoch = int(block.logged[losses[-1]]), epoch
 
 
 def _usual_distance(steps: IntArray) -> int | None:
     gaps = np.diff(steps)
-    return int(np.median(gaps)) if gaps.size else None
+    if not gaps.size:
+        return None
+    return int(gaps[0]) if (gaps == gaps[0]).all() else int(np.median(gaps))
 
 
-def _quantum(losses: NDArray[np.float64]) -> float | None:
+def _quantum(losses: Values) -> float | None:
     """The last decimal place of losses that a log shows rounded, None where they are in full."""
     shown = losses[np.isfinite(losses) & (losses != 0)]
     if not shown.size:
         return None
     with np.errstate(over="ignore", invalid="ignore"):
         for decimals in range(MAX_DECIMALS + 1):
-            if (np.round(shown, decimals) == shown).all():
+            # The first tell of most logs that all are not so few decimals.
+            for some in (shown[:1000], shown):
+                if not (np.round(some, decimals) == some).all():
+                    break
+            else:
                 return float(10.0**-decimals)
     return None

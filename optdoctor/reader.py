@@ -1,66 +1,46 @@
-"""What a reader of a log format is, and the bytes that it is given."""
+"""What a reader of a log format is."""
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from enum import IntEnum
 
-from optdoctor.errors import Told
+from optdoctor.errors import Unreadable
 from optdoctor.log import Log
+from optdoctor.source import HEAD_BYTES, Head, Source
+from optdoctor.text_blocks import MAX_LINE, decode
 
-HEAD_BYTES = 1 << 20
-"""What a reader may look at before it claims a file."""
-MAX_LINE = 1 << 20
-"""Characters of a line beyond which it is no row of a log."""
-
-
-class Unreadable(Told):
-    """A path that holds no run."""
+__all__ = ["HEAD_BYTES", "MAX_LINE", "Head", "Rank", "Reader", "Source", "Unreadable", "decode"]
 
 
-@dataclass(frozen=True)
-class Source:
-    """The bytes of one log."""
+class Rank(IntEnum):
+    """How much a claim is worth: the lowest that is made decides, then the most rows."""
 
-    data: bytes
-    origin: str
-    path: Path | None = None
-
-    @property
-    def head(self) -> str:
-        """The beginning as text."""
-        return decode(self.data[:HEAD_BYTES])
-
-    @property
-    def text(self) -> str:
-        """All of it as text, in whatever encoding it is in, without NUL characters."""
-        return decode(self.data)
-
-    def lines(self) -> Iterator[str]:
-        """Lines without their ends; a carriage return ends one too, as progress bars use it."""
-        for line in re.split(r"[\r\n]+", self.text):
-            yield line[:MAX_LINE]
+    BYTES = -1
+    """A format that is no text, told by its first bytes; then no other reader is asked."""
+    FORMAT = 0
+    """The format of one tool, told by marks that no other has."""
+    TABLE = 1
+    """A general form with names: CSV, JSON lines, `key: value` prints."""
+    GUESS = 2
+    """Numbers whose meaning is guessed; the report says so."""
 
 
-def decode(data: bytes) -> str:
-    """Text from bytes of unknown encoding; a byte that is none is replaced, never an error."""
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        text = data.decode("utf-16", "replace")
-    else:
-        text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
-    return text.replace("\x00", "")
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Reader:
     """One log format."""
 
     name: str
     """Kebab case, as `--reader` takes it."""
-    sniff: Callable[[str], bool]
-    """Whether the beginning of a file (text, at most `HEAD_BYTES`) is of this format."""
+    sniff: Callable[[Head], int]
+    """Rows of this format that the beginning of a file shows, 0 where it is not of this format."""
     read: Callable[[Source, Log], None]
     """Fills the log; raises `Unreadable` for a file that is of the format and holds no run."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     sample: str = ""
-    """A few lines in this format, which only this reader claims."""
+    """A few lines in this format, which only this reader claims among those of its rank."""
+    rank: Rank = Rank.FORMAT
+    grows: bool = True
+    """Whether a file of this format grows at its end; another is written anew as a whole."""
+    wants: str = ""
+    """What a file must show to be of this format, behind "no": "header line that names a loss".
+    Where it is "", the first line of the sample that shows a row."""

@@ -4,7 +4,7 @@ One NaN or one outlier among a million rows is there at the end, with its step. 
 function of the order of the rows alone, so that a run recorded live and read again is the same.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,18 @@ class Series:
         """Recorded rows with a finite value (step axis)."""
         return self.rows - int(self.bad.sum())
 
+    def moved(self, by: int) -> "Series":
+        """The same rows, `by` steps later."""
+        if not by:
+            return self
+        places = {name: getattr(self, name) for name in _PLACES}
+        return replace(
+            self, **{n: np.where(at == NO_STEP, at, at + by) for n, at in places.items()}
+        )
+
+
+_PLACES = ("steps", "starts", "high_step", "first_bad", "last_bad")
+
 
 class StepStore:
     """Rows of one step channel: all of them up to `capacity`, then buckets of doubling width."""
@@ -59,10 +71,22 @@ class StepStore:
     def __init__(self, capacity: int = 65_536) -> None:
         self._capacity = max(capacity - capacity % 2, 2)
         self._width = 1
-        self._buckets = _Buckets.empty()
+        self._parts: list[_Buckets] = []  # in order; all buckets but the very last are full
         self._waiting: list[tuple[int, float]] = []
+        self._rows = 0  # those waiting left out
         self.last_step = NO_STEP
         """Step of the newest row."""
+
+    @property
+    def rows(self) -> int:
+        """Recorded rows, thinned ones included."""
+        return self._rows + len(self._waiting)
+
+    @property
+    def first_step(self) -> int:
+        """Step of the oldest row, `NO_STEP` before the first."""
+        self._drain()
+        return int(self._parts[0].starts[0]) if self._rows else NO_STEP
 
     def append(self, step: int, value: float) -> None:
         """Adds one row."""
@@ -77,37 +101,56 @@ class StepStore:
         self._take(steps, values)
         self.last_step = int(steps[-1])
 
+    def cut(self, step: int) -> None:
+        """Drops the rows from `step` on; of a bucket that lies astride it, those before too."""
+        buckets = self._join()
+        kept = buckets.part(slice(0, int(np.searchsorted(buckets.steps, step))))
+        self._parts = [kept] if kept.steps.size else []
+        self._rows = int(kept.count.sum())
+        self.last_step = int(kept.steps[-1]) if kept.steps.size else NO_STEP
+
+    def copy(self) -> "StepStore":
+        """Another store of the same rows; it takes further ones by itself."""
+        self._drain()
+        other = StepStore(self._capacity)
+        other._width, other._parts, other._rows = self._width, [*self._parts], self._rows
+        other.last_step = self.last_step
+        return other
+
     def series(self) -> Series:
         """A snapshot."""
-        self._drain()
-        return self._buckets.series()
+        return self._join().series()
 
     def _drain(self) -> None:
         if self._waiting:
             steps, values = zip(*self._waiting, strict=True)
-            self._take(np.array(steps, np.int64), np.array(values, np.float64))
             self._waiting.clear()
+            self._take(np.array(steps, np.int64), np.array(values, np.float64))
 
     def _take(self, steps: IntArray, values: NDArray[np.float64]) -> None:
-        start = 0
-        while start < len(steps):
-            buckets = self._buckets
-            room = self._width - int(buckets.count[-1]) if buckets.count.size else 0
-            if room == 0 and buckets.count.size == self._capacity:
-                self._buckets = buckets.merged(2)
-                self._width *= 2
-                continue
-            free = (self._capacity - buckets.count.size) * self._width
-            stop = start + (room or free)
-            fresh = _Buckets.of_rows(steps[start:stop], values[start:stop])
-            if room:
-                head = buckets.part(slice(None, -1))
-                self._buckets = head.followed_by(
-                    buckets.part(slice(-1, None)).followed_by(fresh).merged(1 + room)
-                )
-            else:
-                self._buckets = buckets.followed_by(fresh.merged(self._width))
-            start = stop
+        total, width = self._rows + len(steps), self._width
+        while -(-total // width) > self._capacity:
+            width *= 2
+        if width > self._width:
+            self._parts = [_joined(self._parts).merged(width // self._width)]
+            self._width = width
+        if room := -self._rows % width:  # the last bucket is not full
+            last = self._parts.pop()
+            fresh = _Buckets.of_rows(steps[:room], values[:room])
+            filled = last.part(slice(-1, None)).followed_by(fresh).merged(1 + room)
+            self._parts += [last.part(slice(None, -1)), filled]
+        self._parts.append(_Buckets.of_buckets(steps[room:], values[room:], width))
+        self._parts = [part for part in self._parts if part.steps.size]
+        self._rows = total
+        # Parts of falling sizes: many small blocks cost little, and so does joining them.
+        while len(self._parts) > 1 and self._parts[-2].steps.size <= self._parts[-1].steps.size:
+            self._parts[-2:] = [_joined(self._parts[-2:])]
+
+    def _join(self) -> "_Buckets":
+        self._drain()
+        joined = _joined(self._parts)
+        self._parts = [joined] if joined.steps.size else []
+        return joined
 
 
 class TensorStore:
@@ -188,7 +231,7 @@ class TensorStore:
 
 @dataclass(slots=True)
 class _Buckets:
-    """The columns of `Series` on the step axis, growing."""
+    """The columns of `Series` on the step axis. Arrays are shared and never written to."""
 
     steps: IntArray
     starts: IntArray
@@ -202,14 +245,10 @@ class _Buckets:
     count: IntArray
 
     @classmethod
-    def empty(cls) -> "_Buckets":
-        return cls.of_rows(np.empty(0, np.int64), np.empty(0))
-
-    @classmethod
     def of_rows(cls, steps: IntArray, values: NDArray[np.float64]) -> "_Buckets":
         steps, values = np.asarray(steps, np.int64), np.asarray(values, np.float64)
         finite = np.isfinite(values)
-        extreme = np.where(finite, values, np.nan)
+        extreme = np.where(finite, values, np.nan) + 0.0  # -0.0 and 0.0 tie: one of them only
         nowhere = np.full(len(steps), NO_STEP, np.int64)
         return cls(
             steps,
@@ -224,6 +263,35 @@ class _Buckets:
             np.ones(len(steps), np.int64),
         )
 
+    @classmethod
+    def of_buckets(cls, steps: IntArray, values: NDArray[np.float64], width: int) -> "_Buckets":
+        """Rows in buckets of `width`, the last perhaps of fewer: `of_rows` merged, but faster."""
+        full = len(steps) // width
+        if width == 1 or not full or not np.isfinite(values).all():
+            return cls.of_rows(steps, values).merged(width)
+        inside = full * width
+        table = np.asarray(values[:inside], np.float64).reshape(full, width)
+        starts = np.arange(0, inside, width)
+        top = starts + table.argmax(axis=1)
+        nowhere = np.full(full, NO_STEP, np.int64)
+        buckets = cls(
+            steps[width - 1 : inside : width],
+            steps[:inside:width],
+            table[:, -1],
+            np.minimum.reduceat(values[:inside], starts) + 0.0,
+            values[top] + 0.0,
+            steps[top],
+            np.zeros(full, np.int64),
+            nowhere,
+            nowhere,
+            np.full(full, width, np.int64),
+        )
+        # Copies, for a view would keep all the rows.
+        buckets = cls(*(np.ascontiguousarray(column) for column in buckets.columns()))
+        if inside == len(steps):
+            return buckets
+        return buckets.followed_by(cls.of_rows(steps[inside:], values[inside:]).merged(width))
+
     def columns(self) -> list[NDArray[np.generic]]:
         return [getattr(self, name) for name in self.__slots__]
 
@@ -231,10 +299,7 @@ class _Buckets:
         return _Buckets(*(column[rows] for column in self.columns()))  # type: ignore[arg-type]
 
     def followed_by(self, other: "_Buckets") -> "_Buckets":
-        if not self.steps.size:
-            return other
-        pairs = zip(self.columns(), other.columns(), strict=True)
-        return _Buckets(*(np.concatenate(pair) for pair in pairs))
+        return _joined([self, other])
 
     def merged(self, width: int) -> "_Buckets":
         """Every `width` neighbours as one; the last may be of fewer."""
@@ -265,3 +330,13 @@ class _Buckets:
 
     def series(self) -> Series:
         return Series(*(column.copy() for column in self.columns()))  # type: ignore[arg-type]
+
+
+def _joined(parts: list[_Buckets]) -> _Buckets:
+    parts = [part for part in parts if part.steps.size]
+    if not parts:
+        return _Buckets.of_rows(np.empty(0, np.int64), np.empty(0))
+    if len(parts) == 1:
+        return parts[0]
+    columns = zip(*(part.columns() for part in parts), strict=True)
+    return _Buckets(*(np.concatenate(column) for column in columns))

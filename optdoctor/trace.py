@@ -87,6 +87,20 @@ class Vitals:
     tensors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)  # {channel: [P]}
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a reader did with a log."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    """{name in the log: channel or metric that it became, "" where it was dropped}."""
+    skipped: tuple[tuple[int, str], ...] = ()
+    """Line number, 0 where not known, and beginning of the first lines that held no row."""
+    why: str = ""
+    """One sentence: why this reader claimed the log."""
+    guessed: bool = False
+    """Whether what the numbers mean was guessed."""
+
+
 def declares(declared: frozenset[str], name: str) -> bool:
     """Whether `name` is among the declared channels; "metric:*" declares every metric."""
     return name in declared or f"{name.partition(':')[0]}:*" in declared
@@ -128,6 +142,8 @@ class Trace:
     """The format it was read from, "" if live."""
     lines_skipped: int = 0
     """Lines of the log that held no row."""
+    reading: Reading | None = None
+    """What the reader did; None for a run that was not read from a log."""
 
     @property
     def steps(self) -> tuple[int, int]:

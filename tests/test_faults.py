@@ -27,6 +27,7 @@ from optdoctor.live.doctor import Doctor
 from optdoctor.live.examiner import Examiner
 from optdoctor.live.journal import Journal
 from optdoctor.live.schedule import Schedule
+from optdoctor.reader import Reader
 from optdoctor.report import text
 from optdoctor.rules import RULES
 from optdoctor.sinks import Sink
@@ -428,18 +429,12 @@ def test_an_interrupt_inside_the_doctor_ends_the_training(
 # Readers
 
 
-class Broken:
-    """A reader whose code is wrong."""
+def broken_read(source: Any, log: Any) -> None:
+    raise IndexError("list index out of range")
 
-    name, aliases = "broken", ()
 
-    @staticmethod
-    def sniff(head: str) -> bool:
-        return True
-
-    @staticmethod
-    def read(source: Any, log: Any) -> None:
-        raise IndexError("list index out of range")
+BROKEN = Reader("broken", sniff=lambda head: 1, read=broken_read)
+"""A reader whose code is wrong."""
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
@@ -448,7 +443,7 @@ def test_a_reader_that_breaks_is_exit_3_and_one_sentence(
 ) -> None:
     log = tmp_path / "train.log"
     log.write_text("{'loss': 1.0}\n")
-    monkeypatch.setattr(readers, "readers", lambda: (Broken,))
+    monkeypatch.setattr(readers, "readers", lambda: (BROKEN,))
     result = CliRunner().invoke(main, ["analyze", str(log), "--format", form])
     assert result.exit_code == 3
     (line,) = result.stderr.strip().splitlines()

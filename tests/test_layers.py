@@ -17,8 +17,20 @@ LAYERS = [
     ["knowledge/*"],
     ["rules/*"],
     ["settings", "engine", "compare"],
-    ["log", "reader"],
+    ["unzip", "unpack", "text_blocks", "source", "remote"],
+    [
+        "columns",
+        "log",
+        "overflow_lines",
+        "reader",
+        "text_format",
+        "table_rows",
+        "table_header",
+        "table_clock",
+        "table_format",
+    ],
     ["readers/*"],
+    ["analysis"],
     ["report/*"],
     ["optimizers/*"],
     ["sinks/*"],
@@ -27,7 +39,8 @@ LAYERS = [
     ["advise/*"],
     ["adapters/*"],
     ["demo/*"],
-    ["cli"],
+    ["follow"],
+    ["cli/*"],
     ["__main__"],
 ]
 """A module imports only from lines above its own, or from modules to its left on the same line;
@@ -50,8 +63,14 @@ HEAVY = {
     "tensorboard": {"sinks/tensorboard.py", "readers/tensorboard.py"},
     "mlflow": {"sinks/mlflow.py"},
     "trackio": {"sinks/trackio.py"},
-    "fsspec": {"reader.py", "readers/__init__.py"},
-    "pyarrow": {"readers/run_record.py", "sinks/record.py"},
+    "fsspec": {"remote.py"},
+    "pyarrow": {
+        "table_rows.py",
+        "unpack.py",
+        "readers/run_record.py",
+        "sinks/record.py",
+        "report/table.py",
+    },
     "tqdm": {"sinks/console.py"},
     "pandas": set(),
     "scipy": set(),
@@ -201,7 +220,7 @@ SABOTAGE = [
     ("report/text.py", "from optdoctor.live.doctor import Doctor"),
     ("live/doctor.py", "from optdoctor.adapters.huggingface import OptDoctorCallback"),
     ("live/doctor.py", "import transformers"),
-    ("cli.py", "import torch"),
+    ("cli/analyze.py", "import torch"),
 ]
 
 

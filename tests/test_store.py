@@ -66,22 +66,35 @@ def bucket(rows: list[tuple[int, float]]) -> dict[str, float]:
     return said
 
 
-def slow_twin(values: Sequence[float], capacity: int) -> list[dict[str, float]]:
+class SlowTwin:
     """One bucket per row, all pairs merged whenever another does not fit."""
-    capacity -= capacity % 2
-    width, buckets = 1, []
-    for step, value in zip(range(3, 3 * len(values) + 1, 3), values, strict=True):
-        if not buckets or len(buckets[-1]) == width:
-            if len(buckets) == capacity:
-                buckets = [buckets[i] + buckets[i + 1] for i in range(0, capacity, 2)]
-                width *= 2
-            buckets.append([])
-        buckets[-1].append((step, value))
-    return [bucket(rows) for rows in buckets]
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity, self.width = capacity - capacity % 2, 1
+        self.buckets: list[list[tuple[int, float]]] = []
+
+    def append(self, step: int, value: float) -> None:
+        if not self.buckets or len(self.buckets[-1]) == self.width:
+            if len(self.buckets) == self.capacity:
+                pairs = range(0, self.capacity, 2)
+                self.buckets = [self.buckets[i] + self.buckets[i + 1] for i in pairs]
+                self.width *= 2
+            self.buckets.append([])
+        self.buckets[-1].append((step, value))
+
+    def cut(self, step: int) -> None:
+        self.buckets = [rows for rows in self.buckets if rows[-1][0] < step]
 
 
 def assert_is_slow_twin(series: Series, values: Sequence[float], capacity: int) -> None:
-    twin = slow_twin(values, capacity)
+    twin = SlowTwin(capacity)
+    for place, value in enumerate(values, 1):
+        twin.append(3 * place, value)
+    assert_holds(series, twin)
+
+
+def assert_holds(series: Series, slow: SlowTwin) -> None:
+    twin = [bucket(rows) for rows in slow.buckets]
     for name in (field.name for field in fields(Series)):
         expected = np.array([row[name] for row in twin])
         np.testing.assert_array_equal(getattr(series, name), expected, err_msg=name)
@@ -121,6 +134,73 @@ def test_rows_one_by_one_leave_what_one_block_leaves(rows: int) -> None:
     for step, value in enumerate(values, 1):
         store.append(3 * step, float(value))
     assert same(store.series(), step_series(list(values), 512))
+
+
+@given(
+    blocks=st.lists(st.tuples(st.integers(0, 40), VALUES), max_size=5),
+    capacity=CAPACITIES,
+    one_by_one=st.booleans(),
+)
+def test_a_cut_store_keeps_the_buckets_before_the_cut_and_goes_on(
+    blocks: list[tuple[int, list[float]]], capacity: int, one_by_one: bool
+) -> None:
+    store, twin = StepStore(capacity), SlowTwin(capacity)
+    for back, values in blocks:
+        step = max(store.last_step + 1 - back, 0)
+        store.cut(step)
+        twin.cut(step)
+        steps = np.arange(step, step + len(values))
+        if values and not one_by_one:
+            store.extend(steps, np.array(values, np.float64))
+        for at, value in zip(steps.tolist(), values, strict=True):
+            twin.append(at, value)
+            if one_by_one:
+                store.append(at, value)
+        rows = [row for bucket in twin.buckets for row in bucket]
+        assert store.rows == len(rows)
+        assert store.first_step == (rows[0][0] if rows else NO_STEP)
+        assert store.last_step == (rows[-1][0] if rows else NO_STEP)
+    assert_holds(store.series(), twin)
+
+
+def test_a_copy_of_a_store_and_the_store_itself_go_on_apart() -> None:
+    store = StepStore(8)
+    for step in range(1, 7):
+        store.append(step, float(step))
+    copy = store.copy()
+    copy.append(9, 9.0)
+    store.extend(np.arange(7, 30), np.zeros(23))
+    assert (copy.last_step, copy.series().steps.tolist()) == (9, [1, 2, 3, 4, 5, 6, 9])
+    assert (store.last_step, store.rows) == (29, 29)
+    store.cut(5)
+    assert copy.series().rows == 7
+
+
+def test_a_moved_series_has_later_steps_and_where_none_is_meant_still_none() -> None:
+    series = step_series([1.0, math.nan, 5.0], 8)
+    moved = series.moved(1)
+    assert moved.steps.tolist() == moved.starts.tolist() == [4, 7, 10]
+    assert moved.high_step.tolist() == [4, NO_STEP, 10]
+    assert moved.first_bad.tolist() == moved.last_bad.tolist() == [NO_STEP, 7, NO_STEP]
+    assert same(series.moved(0), series)
+    with pytest.raises(ValueError, match="read-only"):
+        moved.steps[:] = 0
+
+
+@pytest.mark.parametrize("zeros", [(0.0, -0.0), (-0.0, 0.0)])
+def test_extremes_do_not_depend_on_which_zero_came_first(zeros: tuple[float, float]) -> None:
+    together = step_series([*zeros, 1.0, 1.0, 1.0], 2, [])
+    apart = step_series([*zeros, 1.0, 1.0, 1.0], 2, [1, 2, 3, 4])
+    assert together.low.tobytes() == apart.low.tobytes()
+    assert not np.signbit(together.low).any()
+
+
+def test_many_small_blocks_are_joined_now_and_then() -> None:
+    store = StepStore()
+    for start in range(0, 20_000, 2):
+        store.extend(np.arange(start, start + 2), np.zeros(2))
+    assert len(store._parts) < 20
+    assert store.rows == 20_000
 
 
 def test_a_snapshot_does_not_change_what_is_kept_later() -> None:

@@ -42,3 +42,16 @@ FREE_NAMES: Mapping[str, str] = MappingProxyType(
     | dict.fromkeys(STEP_NAMES, "")
 )
 """Aliases for formats in which everyone names things freely."""
+UNUSED_NAMES = (
+    "eta",
+    "time",
+    "data",
+    "data_time",
+    "date",
+    "elapsed",
+    "mem",
+    "memory",
+    "max_mem",
+    "gpu_mem",
+)
+"""Names of clocks and memory, which no rule reads."""

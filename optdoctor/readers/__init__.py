@@ -2,21 +2,32 @@
 
 import importlib
 import pkgutil
+import stat
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from optdoctor.log import Log
-from optdoctor.reader import HEAD_BYTES, Reader, Source, Unreadable
-from optdoctor.trace import Trace
+from optdoctor.reader import Head, Rank, Reader, Source, Unreadable
+from optdoctor.readers import dispatch, folders
+from optdoctor.readers.folders import RECORD, newest_state, run_of
+from optdoctor.source import Piped
+from optdoctor.trace import Reading, Trace
 
-RECORD = "run.json"
-"""The file that makes a folder a run record."""
-MAX_BYTES = 1 << 30
-"""Size of a log beyond which it is not read into memory."""
-FORMATS = (
-    "trainer_state.json, Hugging Face console output, CSV with a header, JSON lines, a run folder"
-)
+__all__ = [
+    "RECORD",
+    "claiming",
+    "claims",
+    "newest_state",
+    "passed_over",
+    "read",
+    "read_run",
+    "read_source",
+    "readers",
+    "run_of",
+    "runs_in",
+]
 
 
 @cache
@@ -30,14 +41,19 @@ def readers() -> tuple[Reader, ...]:
 
 
 def read(path: str | Path, reader: str | None = None) -> Trace:
-    """The trace of one log or run folder; "-" is standard input.
+    """The trace of one log or run folder; "-" is standard input, "s3://.." a remote file.
 
     Raises:
         Unreadable: the path is missing, is no log, or holds no row or several runs.
     """
+    from optdoctor.remote import is_remote, open_remote
+
     try:
         if str(path) == "-":
-            return read_source(Source(_standard_input(), "-"), reader)
+            return read_source(_standard_input(), reader)
+        if is_remote(name := str(path)):
+            source = Source(lambda: open_remote(name), name, name=name.rpartition("/")[2])
+            return read_source(source, reader)
         runs = runs_in(path)
         if len(runs) > 1:
             some = ", ".join(str(run) for run in runs[:3])
@@ -47,14 +63,10 @@ def read(path: str | Path, reader: str | None = None) -> Trace:
         raise Unreadable(error.reason, error.remedy, str(path)) from error
 
 
-def _standard_input() -> bytes:
-    remedy = "pipe a log into it or name a file"
-    if sys.stdin is None:
-        raise Unreadable("standard input is closed", remedy)
-    try:
-        return sys.stdin.buffer.read()
-    except OSError as error:
-        raise Unreadable(f"standard input: {error.strerror or error}", remedy) from error
+def _standard_input() -> Source:
+    if sys.stdin is None or sys.stdin.closed:
+        raise Unreadable("standard input is closed", "pipe a log into it or name a file")
+    return Piped(sys.stdin.buffer, "-")
 
 
 def runs_in(path: str | Path) -> list[Path]:
@@ -71,17 +83,12 @@ def runs_in(path: str | Path) -> list[Path]:
             raise Unreadable("no such file or folder", "check the path")
         if not path.is_dir():
             return [path]
-        if found := _run_of(path):
-            return found
-        inside = sorted(path.iterdir())
-        found = [p for p in inside if p.is_file() and _claims(p)]
-        for folder in inside:
-            if folder.is_dir() and not folder.name.startswith((".", "earlier-")):
-                found += _run_of(folder)
+        found = folders.runs_in(path, claims)
     except OSError as error:
         raise Unreadable(error.strerror or str(error), "check path and permissions") from error
     if not found:
-        raise Unreadable("nothing in this folder is a log that is known", f"known: {FORMATS}")
+        remedy = f"name a file in it; {dispatch.known(readers())}"
+        raise Unreadable("nothing in this folder is a log that is known", remedy)
     return found
 
 
@@ -90,37 +97,7 @@ def passed_over(folder: Path, runs: list[Path]) -> list[Path]:
 
     The folder of a record holds nothing else; what a Trainer wrote beside it is of the same run.
     """
-    if not (folder / "optdoctor-run").is_dir() or (folder / RECORD).is_file():
-        return []
-    if not all(run.is_relative_to(folder / "optdoctor-run") for run in runs):
-        return []
-    own = (".", "earlier-", "checkpoint-", "optdoctor-run")
-    inside = sorted(folder.iterdir())
-    found = [path for path in inside if path.is_file() and _claims(path)]
-    folders = [path for path in inside if path.is_dir() and not path.name.startswith(own)]
-    return found + [path for path in folders if _run_of(path)]
-
-
-def _run_of(folder: Path) -> list[Path]:
-    """The run that a folder is: a record, one record an optimizer, a Trainer's output."""
-    if (folder / RECORD).is_file():
-        return [folder]
-    if several := sorted(folder.glob(f"[0-9]*/{RECORD}")):
-        return [record.parent for record in several]
-    if (folder / "optdoctor-run").is_dir() and (inside := _run_of(folder / "optdoctor-run")):
-        return inside
-    states = list(folder.glob("checkpoint-*/trainer_state.json"))
-    return [newest_state(states)] if states else []
-
-
-def newest_state(states: list[Path]) -> Path:
-    """The trainer state of the highest checkpoint."""
-
-    def step(path: Path) -> int:
-        tail = path.parent.name.rpartition("-")[2]
-        return int(tail) if tail.isdigit() else -1
-
-    return max(states, key=step)
+    return folders.passed_over(folder, runs, claims)
 
 
 def read_run(path: Path, reader: str | None = None) -> Trace:
@@ -134,12 +111,15 @@ def read_run(path: Path, reader: str | None = None) -> Trace:
 
         return read_folder(path if path.is_dir() else path.parent)
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise Unreadable(f"larger than {MAX_BYTES >> 30} GiB", "cut the log and read its parts")
-        data = path.read_bytes()
+        kind = path.stat().st_mode
+        if stat.S_ISREG(kind):
+            return read_source(Source.of_file(path), reader)
+        if stat.S_ISFIFO(kind):
+            with path.open("rb") as pipe:
+                return read_source(Piped(pipe, str(path), path), reader)
     except OSError as error:
         raise Unreadable(error.strerror or str(error), "check the file's permissions") from error
-    return read_source(Source(data, str(path), path), reader)
+    raise Unreadable("a device or a socket", "name a log or a run folder")
 
 
 def read_source(source: Source, name: str | None = None) -> Trace:
@@ -148,15 +128,36 @@ def read_source(source: Source, name: str | None = None) -> Trace:
     Raises:
         Unreadable: as `read`.
     """
-    if not source.data.strip():
+    try:
+        return _read_source(source, name)
+    except OSError as error:
+        remedy = "check the file and your access to it"
+        raise Unreadable(error.strerror or str(error), remedy) from error
+
+
+def _read_source(source: Source, name: str | None) -> Trace:
+    head = source.head
+    if not head.data.strip() and not source.has_more:
         what = "standard input" if source.origin == "-" else "the file"
         raise Unreadable(f"{what} is empty", "give it what the training writes")
-    reader = _named(name) if name else _claiming(source)
+    if head.data[257:262] == b"ustar":
+        raise Unreadable("a tar archive", "unpack it and name the log")
+    if name:
+        reader, why = _named(name), f"the reader {name} was asked for"
+    else:
+        claim = dispatch.claim_of(source, readers())
+        reader, why, source = claim.reader, claim.why, claim.source
     log = Log(aliases=reader.aliases)
     reader.read(source, log)
+    if source.damage and log.has_rows:
+        log.event(log.last_step, "gap", source.damage)
     if not log.has_rows:
-        raise Unreadable(f"no row of a {reader.name} log in it", f"known formats: {FORMATS}")
-    return log.trace(source.origin, reader.name)
+        reason = f"no row of a {reader.name} log in it"
+        raise Unreadable(reason, dispatch.known(readers()))
+    trace = log.trace(source.origin, reader.name)
+    reading = trace.reading or Reading()
+    guessed = reading.guessed or reader.rank is Rank.GUESS
+    return replace(trace, reading=replace(reading, why=why, guessed=guessed))
 
 
 def _named(name: str) -> Reader:
@@ -167,20 +168,15 @@ def _named(name: str) -> Reader:
     raise Unreadable(f"no reader is named {name!r}", f"known: {known}")
 
 
-def _claiming(source: Source) -> Reader:
-    head = source.head
-    for reader in readers():
-        if reader.sniff(head):
-            return reader
-    raise Unreadable(
-        "not a training log in a known format", f"known: {FORMATS}; or name one with --reader"
-    )
+def claiming(head: Head) -> Reader | None:
+    """The reader whose format the beginning shows: of the lowest rank, then with the most rows."""
+    votes = dispatch.votes_of(head, readers(), tuple(Rank))
+    return votes[0][0] if votes else None
 
 
-def _claims(path: Path) -> bool:
+def claims(path: Path) -> bool:
+    """Whether any reader claims a file; only its beginning is read."""
     try:
-        with path.open("rb") as file:
-            source = Source(file.read(HEAD_BYTES), str(path))
-        return any(reader.sniff(source.head) for reader in readers())
-    except OSError:
+        return path.is_file() and claiming(Source.of_file(path).head) is not None
+    except (OSError, Unreadable):
         return False

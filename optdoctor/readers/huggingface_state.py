@@ -1,87 +1,151 @@
 """Hugging Face `trainer_state.json`, whole or cut off anywhere.
 
 The history is taken object by object and never as one document: a file that a killed job left half
-written still holds every row before the cut. NaN and Infinity stand there as bare tokens.
+written still holds every row before the cut, and a large one never stands in memory whole. NaN and
+Infinity stand there as bare tokens.
 """
 
 import json
-import math
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
-from optdoctor.log import Log, number
-from optdoctor.reader import Reader, Source, Unreadable
+from optdoctor.log import Log
+from optdoctor.reader import HEAD_BYTES, MAX_LINE, Head, Reader, Source, Unreadable
+from optdoctor.readers.huggingface_rows import ALIASES, STEP, Rows
+from optdoctor.readers.uniform_rows import JSON_NUMBER, JSON_PAIR, UniformRows, learn
 
-ALIASES = {
-    "learning_rate": "lr",
-    "step": "",
-    "total_flos": "",
-    "eval_runtime": "",
-    "eval_model_preparation_time": "",
-}
-"""Names of the Trainer's rows; shared with its console output."""
 _HISTORY = re.compile(r'"log_history"\s*:\s*\[')
+_LONGEST_BEGINNING = 200  # characters that an unfinished `_HISTORY` may take
 _MAX_FAILURES = 1000  # each may cost a scan of what follows
+_LONGEST_TOKEN = 20  # characters of a name or number of JSON that may be cut
+_TYPICAL = re.compile(r'\{\s*(?=")[^{}\[\]]*"loss"[^{}\[\]]*\}(?P<end>\s*,\s*)(?=\{)')
 
 
-def is_final(row: Mapping[str, Any]) -> bool:
-    """Whether it is the row that sums the run up at its end: its loss is a mean over all of it."""
-    return "train_runtime" in row or ("train_loss" in row and "loss" not in row)
-
-
-def add_row(log: Log, row: Mapping[str, Any]) -> None:
-    """Adds one dictionary that the Trainer logged, and what it tells about the NaN filter."""
-    if is_final(row):
-        return
-    loss, grad_norm = number(row.get("loss")), number(row.get("grad_norm"))
-    if loss == 0 and grad_norm is not None and not math.isfinite(grad_norm):
-        log.facts["nan_filter"] = "seen"
-    kept = {name: value for name, value in row.items() if not name.endswith("_per_second")}
-    log.row(kept, row.get("step"))
-
-
-def _sniff(head: str) -> bool:
-    return _HISTORY.search(head) is not None
+def _sniff(head: Head) -> int:
+    return 0 if _HISTORY.search(head.text) is None else max(1, head.text.count('"step"'))
 
 
 def _read(source: Source, log: Log) -> None:
-    text = source.text
-    start = _HISTORY.search(text)
-    if start is None:
+    history = _History(log, Rows(log))
+    for block in source.blocks():
+        history.add(block)
+    history.end()
+    if not history.is_found:
         raise Unreadable("it holds no log_history", "point at the newest checkpoint's state")
-    for row in _objects(text, start.end(), log):
-        add_row(log, row)
-    log.facts["framework"] = "huggingface"
-    log.facts["total_steps"] = _integer(text, "max_steps")
-    log.facts["batch_size"] = _integer(text, "train_batch_size")
+    log.facts["total_steps"] = history.integer("max_steps")
+    log.facts["batch_size"] = history.integer("train_batch_size")
     # With logging_strategy="epoch" the stated interval is an unused default above the true one.
-    intervals = _integer(text, "logging_steps"), log.loss_interval
+    intervals = history.integer("logging_steps"), log.loss_interval
     log.facts["loss_window"] = min(filter(None, intervals), default=None)
 
 
-def _objects(text: str, start: int, log: Log) -> Iterator[dict[str, Any]]:
-    """The complete objects of a list; what is cut or torn counts as a skipped line."""
-    decoder = json.JSONDecoder()
-    failures = 0
-    while failures < _MAX_FAILURES:
-        brace = text.find("{", start)
-        if brace < 0 or text[start:brace].lstrip().startswith("]"):
-            break
-        try:
-            found, start = decoder.raw_decode(text, brace)
-        except (ValueError, RecursionError):
-            failures += 1
-            start = brace + 1
-            continue
-        yield found
-    log.skip(failures)
+@dataclass
+class _History:
+    """Adds the rows of the history from pieces of the file that end anywhere."""
+
+    log: Log
+    rows: Rows
+    is_found: bool = False
+    _is_over: bool = False
+    _about: list[str] = field(default_factory=list)  # the state around its history
+    _rest: str = ""  # not understood until more follows
+    _shape: UniformRows | None = None
+    _failures: int = 0
+
+    def add(self, piece: str) -> None:
+        """Takes the next piece."""
+        text = self._rest + piece
+        self._rest = ""
+        if not self.is_found:
+            start = _HISTORY.search(text)
+            self._remember(text[: start.start() if start else len(text)])
+            if start is None:
+                self._rest = text[-_LONGEST_BEGINNING:]
+                return
+            self.is_found = True
+            text = text[start.end() :]
+        self._take(text, is_last=False)
+
+    def end(self) -> None:
+        """Takes what is left where no more follows."""
+        if self.is_found:
+            self._take(self._rest, is_last=True)
+            self.log.skip(self._failures)
+
+    def integer(self, name: str) -> int | None:
+        """The positive integer beside a name of the state, wherever the file is cut."""
+        found = re.search(rf'"{name}"\s*:\s*(\d{{1,15}})\s*[,}}]', "".join(self._about))
+        return int(found[1]) or None if found else None
+
+    def _remember(self, text: str) -> None:
+        if sum(map(len, self._about)) < HEAD_BYTES:
+            self._about.append(text[:HEAD_BYTES])
+
+    def _take(self, text: str, is_last: bool) -> None:
+        at = 0
+        if not self._is_over and (shape := self._shape_in(text)):
+            for start, stop in shape.spans(text):
+                columns = shape.columns(text[start:stop])
+                if columns is None:
+                    continue
+                self._take_objects(text[at:start], is_last=True)
+                if self._is_over:
+                    break
+                self.rows.add_columns(columns)
+                at = stop
+        if self._is_over:
+            self._remember(text[at:])
+        else:
+            self._take_objects(text[at:], is_last)
+
+    def _shape_in(self, text: str) -> UniformRows | None:
+        """The shape of the row in the middle of the text."""
+        found = _TYPICAL.search(text, len(text) // 2) or _TYPICAL.search(text)
+        if found is not None:
+            row = found[0][: found.start("end") - found.start()]
+            shape = learn(row, found["end"], JSON_PAIR, JSON_NUMBER)
+            if shape is not None and shape != self._shape:
+                self._shape = shape if STEP in shape.names else None
+        return self._shape
+
+    def _take_objects(self, text: str, is_last: bool) -> None:
+        """Adds the complete objects of a list; what is cut or torn counts as a skipped line."""
+        stop = 0
+        for row, end in self._objects(text, is_last):
+            self.rows.add(row)
+            stop = end
+        if self._is_over:
+            self._remember(text[stop:])
+
+    def _objects(self, text: str, is_last: bool) -> Iterator[tuple[dict[str, object], int]]:
+        """(object, where it ends) one by one."""
+        decoder = json.JSONDecoder()
+        at = 0
+        while self._failures < _MAX_FAILURES:
+            brace = text.find("{", at)
+            if text[at : brace if brace >= 0 else len(text)].lstrip().startswith("]"):
+                self._is_over = True
+                return
+            if brace < 0:
+                return
+            try:
+                found, at = decoder.raw_decode(text, brace)
+            except (ValueError, RecursionError) as error:
+                if not is_last and len(text) - brace < MAX_LINE and _ran_out(error, text):
+                    self._rest = text[brace:]
+                    return
+                self._failures += 1
+                at = brace + 1
+                continue
+            yield found, at
 
 
-def _integer(text: str, name: str) -> int | None:
-    """The positive integer beside a name of the state, wherever the file is cut."""
-    found = re.search(rf'"{name}"\s*:\s*(\d{{1,15}})\s*[,}}]', text)
-    return int(found[1]) or None if found else None
+def _ran_out(error: Exception, text: str) -> bool:
+    """Whether an object could not be decoded because the text ends within it."""
+    if not isinstance(error, json.JSONDecodeError):
+        return False
+    return error.pos > len(text) - _LONGEST_TOKEN or error.msg.startswith("Unterminated string")
 
 
 READER = Reader(

@@ -1,65 +1,200 @@
-"""One JSON object a line, as LLaMA-Factory, DeiT, MMCV and many a script write it."""
+"""One JSON object a line, as LLaMA-Factory, ms-swift, DeiT, wandb and many a script write it."""
 
 import json
 import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from optdoctor.knowledge.log_names import FREE_NAMES, STEP_NAMES
+from optdoctor.knowledge.log_names import FREE_NAMES, STEP_NAMES, UNUSED_NAMES
 from optdoctor.log import MAX_STEP, Log, number
-from optdoctor.reader import Reader, Source
+from optdoctor.reader import Head, Rank, Reader, Source
+from optdoctor.readers.huggingface_rows import (
+    STEP_OF_TOTAL,
+    Column,
+    is_unused,
+)
+from optdoctor.readers.uniform_rows import JSON_NUMBER, JSON_PAIR, UniformRows, learn
 
 _SNIFFED_LINES = 100
+_STEPS = (
+    *STEP_NAMES,
+    STEP_OF_TOTAL,
+    "trainer/global_step",
+    "num_updates",
+    "update",
+    "batch",
+    "batch_idx",
+    "_step",
+)
+"""Names of the step, the surest first; wandb's own counter `_step` also counts other rows."""
+_TOTALS = ("total_steps", "max_steps", "total_iters")
+_ALIASES = {
+    **FREE_NAMES,
+    **{f"dev{mark}loss": "eval_loss" for mark in "_/"},
+    "loss/train": "loss",
+    **{f"loss/{data}": "eval_loss" for data in ("val", "valid", "validation", "eval", "test")},
+    **dict.fromkeys(("train/lr", "lr/train"), "lr"),
+    "train_grad_norm": "grad_norm",
+    "train_loss_scale": "loss_scale",
+    "train_epoch": "epoch",
+    **dict.fromkeys((*_STEPS, *_TOTALS, *UNUSED_NAMES), ""),
+    **dict.fromkeys(("_timestamp", "timestamp", "percentage", "throughput", "n_parameters"), ""),
+}
+_WRAPPERS = frozenset({"metrics", "log", "logs", "data", "values", "scalars", "stats"})
+"""Names of objects that say nothing about the names within."""
+_DEPTH = 2
+_TYPICAL = re.compile(r'(?m)^\{(?=")[^{}\[\]\r\n]*"[^"{}\r\n]*loss[^"{}\r\n]*"[^{}\[\]\r\n]*\}(?P<end>\r?\n)')
 
 
-def _sniff(head: str) -> bool:
-    if '"log_history"' in head:
-        return False
-    lines = [line for line in re.split(r"[\r\n]+", head)[:_SNIFFED_LINES] if line.strip()]
-    rows = [row for line in lines if (row := _object(line)) is not None]
+def _sniff(head: Head) -> int:
+    if '"log_history"' in head.text:
+        return 0
+    lines = head.lines[:_SNIFFED_LINES]
+    found = [row for line in lines if (row := _object(line)) is not None]
     # A document printed over many lines may end in one that is an object of its own.
-    is_mostly_rows = len(rows) * 2 >= len(lines)
-    return is_mostly_rows and any(_is_row(row) for row in rows)
+    if 2 * len(found) < len(lines):
+        return 0
+    further = sum(line.startswith("{") for line in head.lines[_SNIFFED_LINES:])
+    rows = sum(map(_is_row, found))
+    return rows + further if rows else 0
 
 
 def _read(source: Source, log: Log) -> None:
-    for line in source.lines():
-        if not line.strip():
-            continue
-        row = _object(line)
-        if row is None:
-            log.skip()
-        elif "train_runtime" not in row:
-            _add(log, row)
+    rows = _Rows(log, _step_name(source.head.lines))
+    shape: UniformRows | None = None
+    for text in source.blocks():
+        at = 0
+        shape = _shape(text, shape)
+        if shape is not None:
+            if rows.step_name is None:  # the head showed no row
+                rows.step_name = _step_name(text.splitlines())
+            for start, stop in shape.spans(text):
+                is_at_a_line = not start or text[start - 1] == "\n"
+                columns = shape.columns(text[start:stop]) if is_at_a_line else None
+                if columns is None:
+                    continue
+                rows.add_lines(text[at:start])
+                rows.add_columns(columns)
+                at = stop
+        rows.add_lines(text[at:])
     log.count_from_one()
 
 
-def _add(log: Log, row: dict[str, Any]) -> None:
-    step = next((row[name] for name in STEP_NAMES if name in row), None)
-    planned = number(row.get("total_steps"))
-    if log.row(row, step) and planned is not None and 0 < planned < MAX_STEP:
-        log.facts["total_steps"] = int(planned)
+def _shape(text: str, before: UniformRows | None) -> UniformRows | None:
+    """The shape of the row in the middle of the text, or the one from before."""
+    found = _TYPICAL.search(text, len(text) // 2) or _TYPICAL.search(text)
+    if found is None:
+        return before
+    row = found[0][: found.start("end") - found.start()]
+    shape = learn(row, found["end"], JSON_PAIR, JSON_NUMBER)
+    if shape is None or STEP_OF_TOTAL in shape.names:
+        return None
+    return before if shape == before else shape
 
 
-def _is_row(row: dict[str, Any]) -> bool:
-    names = (name for name in row if FREE_NAMES.get(name) in ("loss", "eval_loss"))
+def _step_name(lines: Iterable[str]) -> str | None:
+    """The name of the step in most rows that hold a loss, "" where they have none.
+
+    None where no line is such a row.
+    """
+    rows = [row for line in lines if (row := _object(line)) is not None and _is_row(row)]
+    for name in _STEPS:
+        steps = [row[name] for row in rows if name in row]
+        is_moving = len(rows) == 1 or len(set(map(str, steps))) > 1
+        if steps and 2 * len(steps) >= len(rows) and is_moving:
+            return name
+    return "" if rows else None
+
+
+@dataclass
+class _Rows:
+    """Adds the rows, one or many at once."""
+
+    log: Log
+    step_name: str | None
+    _names: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
+
+    def add_lines(self, text: str) -> None:
+        """Adds what stands in lines of text."""
+        for line in re.split(r"[\r\n]+", text):
+            if not line.strip():
+                continue
+            row = _object(line)
+            if row is None:
+                self.log.skip(first=line)
+            else:
+                self._add(row)
+
+    def _add(self, row: Mapping[str, Any]) -> None:
+        if "log_history" in row or "train_runtime" in row:
+            return
+        step = row.get(self.step_name) if self.step_name else None
+        if self.step_name == STEP_OF_TOTAL:
+            at, _, total = str(step).partition("/")
+            step = number(at)
+            self._plan(total)
+        if self.log.row({name: row[name] for name in self._kept(row)}, step):
+            for name in _TOTALS:
+                self._plan(row.get(name))
+
+    def add_columns(self, columns: Mapping[str, Column]) -> None:
+        """Adds rows of one set of names, as lines of them would be added."""
+        if "train_runtime" in columns:
+            return
+        kept = {name: columns[name] for name in self._kept(columns)}
+        self.log.rows(kept, columns.get(self.step_name or ""))
+        for name in _TOTALS:
+            if name in columns:
+                self._plan(float(columns[name][-1]))
+
+    def _kept(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        names = tuple(row)
+        if names not in self._names:
+            if len(self._names) == 1000:
+                self._names.clear()
+            self._names[names] = tuple(name for name in names if not is_unused(name))
+        return self._names[names]
+
+    def _plan(self, total: object) -> None:
+        planned = number(total)
+        if planned is not None and 0 < planned < MAX_STEP:
+            self.log.facts["total_steps"] = int(planned)
+
+
+def _is_row(row: Mapping[str, Any]) -> bool:
+    names = (name for name in row if _ALIASES.get(name) in ("loss", "eval_loss"))
     return any(number(row[name]) is not None for name in names)
 
 
 def _object(line: str) -> dict[str, Any] | None:
+    """The object of a line, with the names of objects in it joined: train/loss."""
     if not line.lstrip().startswith("{"):
         return None
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return None
+    return dict(_flat(found, "", _DEPTH)) if dict in map(type, found.values()) else found
+
+
+def _flat(row: Mapping[str, Any], within: str, depth: int) -> Iterator[tuple[str, Any]]:
+    for name, value in row.items():
+        if not isinstance(value, dict):
+            yield f"{within}{name}", value
+        elif depth:
+            inner = within if name in _WRAPPERS else f"{within}{name}/"
+            yield from _flat(value, inner, depth - 1)
 
 
 READER = Reader(
     name="json-lines",
     sniff=_sniff,
     read=_read,
-    aliases=FREE_NAMES,
+    aliases=_ALIASES,
+    rank=Rank.TABLE,
     sample="""{"current_steps": 5, "total_steps": 90, "loss": 2.25, "lr": 3e-05, "epoch": 0.1}
 {"current_steps": 10, "total_steps": 90, "loss": 2.125, "lr": 2e-05, "epoch": 0.2}
 {"current_steps": 10, "total_steps": 90, "eval_loss": 2.25, "epoch": 0.2}

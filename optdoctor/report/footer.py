@@ -46,6 +46,8 @@ def rows(
         found.append(("note", [skipped]))
     if unit(trace) == "row":
         found.append(("note", ["This log has no step numbers"]))
+    if unit(trace) == "epoch":
+        found.append(("note", ["This log numbers epochs, no steps"]))
     return found
 
 

@@ -151,7 +151,8 @@ def row_of(diagnosis: Diagnosis, trace: Trace) -> tuple[str, str, str, str]:
         reason = f"unknown: {prose(diagnosis.reason or '')}" if unknown else "healthy"
         return "?" if unknown else " ", "", reason, ""
     first = slots.ordered(diagnosis)[0]
-    word = "row " if slots.unit(trace) == "row" else ""
+    unit = slots.unit(trace)
+    word = "" if unit == "step" else f"{unit} "
     since = f"{word}{first.steps[0]}" if first.steps[0] else "start"
     return MARKS[diagnosis.worst], str(diagnosis.worst), plain(first.rule), since
 

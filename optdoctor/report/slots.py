@@ -20,7 +20,7 @@ from optdoctor.report.wording import (
     beginning,
     columns,
     cut,
-    in_rows,
+    in_units,
     listed,
     number,
     percent,
@@ -109,8 +109,9 @@ def ordered(diagnosis: Diagnosis) -> list[Finding]:
 
 
 def unit(trace: Trace) -> str:
-    """`row` for a log without step numbers, else `step`."""
-    return "row" if trace.facts.get("step_source") == "counted rows" else "step"
+    """What a step of this trace is: `row` or `epoch` in a log without step numbers, else `step`."""
+    source = str(trace.facts.get("step_source"))
+    return {"counted rows": "row", "epochs": "epoch"}.get(source, "step")
 
 
 def is_log(trace: Trace) -> bool:
@@ -121,7 +122,7 @@ def is_log(trace: Trace) -> bool:
 def worded(text: str, trace: Trace) -> str:
     """A rule's words as this trace's report says them."""
     words = short_words(prose(text))
-    return in_rows(words) if unit(trace) == "row" else words
+    return in_units(words, unit(trace))
 
 
 def treatments(finding: Finding) -> tuple[Treatment, ...]:

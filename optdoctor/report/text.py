@@ -168,7 +168,8 @@ def _head(trace: Trace, width: int) -> str:
     """Version, origin, length of the run, optimizer: what fits on one line."""
     rows = max((s.rows for s in trace.series.values() if s.values.ndim == 1), default=0)
     first, last = trace.steps
-    length = counted(rows, "row") if unit(trace) == "row" else f"steps {first}-{last}"
+    name = unit(trace)
+    length = counted(rows, "row") if name == "row" else f"{name}s {first}-{last}"
     length = length if trace.series else "before step 1"
     optimizer = trace.facts.get("optimizer")
     tensors = counted(len(trace.tensors), "tensor") if trace.tensors else ""

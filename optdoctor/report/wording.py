@@ -103,10 +103,14 @@ def short_words(text: str) -> str:
     return " ".join(shorten(word, _WORD) for word in text.split(" "))
 
 
-def in_rows(text: str) -> str:
-    """`text` of a log without step numbers: a row is not called a step."""
+def in_units(text: str, unit: str) -> str:
+    """`text` of a log whose rows are no steps: a row, or an epoch, is called what it is."""
+    if unit == "step":
+        return text
     return re.sub(
-        r"\b([Ss])tep(s?)(?= \d)", lambda m: f"{'R' if m[1] == 'S' else 'r'}ow{m[2]}", text
+        r"\b([Ss])tep(s?)(?= \d)",
+        lambda m: f"{unit[0].upper() if m[1] == 'S' else unit[0]}{unit[1:]}{m[2]}",
+        text,
     )
 
 

@@ -33,7 +33,7 @@ import numpy as np
 from optdoctor import rule
 from optdoctor.curves import FILTERED_BY, FIRST_JUMP, Curve, Floats, loss_curve, rates
 from optdoctor.findings import Abstain, Evidence, Finding, Safety, Severity, Treatment, When
-from optdoctor.knowledge.losses import NOT_FALLING
+from optdoctor.knowledge.losses import NOT_FALLING, RESCALED, SUM
 from optdoctor.store import IntArray
 from optdoctor.synthetic import falling_loss, make_trace
 from optdoctor.trace import Trace
@@ -140,6 +140,8 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     kind = trace.facts.get("loss_kind")
     if kind in NOT_FALLING:
         return Abstain(f"a loss of kind {kind} need not fall")
+    if trace.facts.get("loss_form") == SUM:
+        return Abstain("the log shows sums of losses, over stretches that may differ")
     shape = loss_curve(trace)
     if shape is None or shape.level.size < limits.rows:
         return Abstain(f"{shape.level.size if shape else 0} finite losses, needs {limits.rows}")
@@ -252,7 +254,7 @@ def _spent(shape: Curve, rate: Floats | None, limits: Limits) -> Finding | None:
 def _at_chance(trace: Trace, shape: Curve, limits: Limits) -> Finding | None:
     """A loss that stands at the logarithm of the number of classes, or was never below it."""
     told, unit = trace.facts.get("num_classes"), trace.facts.get("loss_base") or "nats"
-    if unit not in ("nats", "bits"):
+    if unit not in ("nats", "bits") or trace.facts.get("loss_form") in RESCALED:
         return None
     known = (int(told),) if type(told) is int and 2 <= told < 2**53 else ()
     half, blocks = shape.losses.size // 2, np.array_split(shape.losses, shape.blocks.size)
@@ -475,6 +477,7 @@ RULE = rule.Rule(
         "num_classes",
         "loss_kind",
         "loss_base",
+        "loss_form",
         "update_unchanged",
         "moment2_saturated",
         "update_ratio",

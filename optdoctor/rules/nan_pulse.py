@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from optdoctor import rule
 from optdoctor.curves import FILTERED_BY, lookup, masked_zeros, spans, unmasked, witness
 from optdoctor.findings import Evidence, Finding, Severity, Treatment
+from optdoctor.knowledge.losses import RUNNING_MEAN
 from optdoctor.knowledge.remedies import go_back
 from optdoctor.store import Series
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace
@@ -45,6 +46,7 @@ RECURRING = "they come and go, finite losses follow"
 FEW = 3
 """Most losses that are called isolated, a word only: what is advised is the same."""
 OPEN = "the last row is one, and what follows is not known yet"
+KEPT = "the log shows a running mean, in which a single NaN stays"
 
 
 EXPLODED = 10.0
@@ -73,6 +75,8 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
     onset, tail = _tail(loss)
     broken = _broken_weights(trace, onset) if tail else []
     permanent = tail >= limits.permanent_rows or (tail > 0 and bool(broken))
+    kept = permanent and not broken and _is_kept(trace, onset)
+    permanent = permanent and not kept
     bad_rows = np.flatnonzero(sick)
     first = onset if permanent else int(loss.first_bad[bad_rows[0]])
     last = int(loss.steps[-1] if permanent else loss.last_bad[bad_rows[-1]])
@@ -80,7 +84,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
     num_bad = tail if permanent else int(loss.bad.sum())
     num_rows = num_bad if permanent else loss.rows
     passed = ISOLATED if num_bad <= FEW else LASTING if len(spans(sick)) == 1 else RECURRING
-    course = PERMANENT if permanent else OPEN if tail else passed
+    course = PERMANENT if permanent else KEPT if kept else OPEN if tail else passed
     if permanent:
         where = f"from step {first} to the end, {last}"
     else:
@@ -103,6 +107,16 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
             treatments=_treatments(first, course, trace, bool(broken), bool(whole)),
         )
     ]
+
+
+def _is_kept(trace: Trace, onset: int) -> bool:
+    """Whether a mean that was running at `onset` may have kept a single NaN to the end."""
+    if trace.facts.get("loss_form") != RUNNING_MEAN:
+        return False
+    epoch = trace.series.get("epoch")
+    since = epoch.values[epoch.steps >= onset] if epoch is not None else np.empty(0)
+    # The epoch after the next begins with a mean of its own, and shows what came of it.
+    return since.size == 0 or math.floor(np.nanmax(since)) - math.floor(since[0]) < 2
 
 
 def _tail(loss: Series) -> tuple[int, int]:
@@ -226,7 +240,11 @@ def _treatments(
             source="3 of 3 small SGD runs trained: tests/clinic/test_exploded_trainings.py",
         )
         return (lower, back) if trace.tensors else (lower, back, inside)
-    by_course: dict[str, tuple[Treatment, ...]] = {PERMANENT: (back,), OPEN: (wait,)}
+    by_course: dict[str, tuple[Treatment, ...]] = {
+        PERMANENT: (back,),
+        OPEN: (wait,),
+        KEPT: (wait,),
+    }
     chosen = by_course.get(course, (batch,))
     if since <= trace.steps[0] and course == PERMANENT and not weights_broken:
         chosen = (back, batch)  # no earlier step can tell that it was not the data
@@ -256,6 +274,8 @@ RULE = rule.Rule(
     needs=("loss",),
     uses=(
         "grad_norm",
+        "loss_form",
+        "epoch",
         "update_nonfinite",
         "grad_nonfinite",
         "weights_nonfinite",

@@ -46,6 +46,7 @@ from optdoctor.curves import (
     trend,
 )
 from optdoctor.findings import Abstain, Evidence, Finding, Safety, Severity, Treatment, When
+from optdoctor.knowledge.losses import RUNNING_MEAN, SUM
 from optdoctor.store import IntArray, Series
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace
 from optdoctor.trace import Trace
@@ -149,6 +150,8 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     kind = trace.facts.get("loss_kind")
     if kind in NO_SHAPE:
         return Abstain(f"a loss of kind {kind} swings in a good run")
+    if (form := trace.facts.get("loss_form")) in (RUNNING_MEAN, SUM):
+        return Abstain(f"a loss that is logged as a {form} swings by itself")
     shape = loss_curve(trace)
     if shape is None or shape.level.size < limits.rows:
         return Abstain(f"{shape.level.size if shape else 0} finite losses, needs {limits.rows}")
@@ -533,6 +536,7 @@ RULE = rule.Rule(
         "max_grad_norm",
         "eval_loss",
         "loss_kind",
+        "loss_form",
         *FILTERED_BY,
     ),
     onset="estimated",

@@ -43,6 +43,7 @@ import numpy as np
 from optdoctor import rule
 from optdoctor.curves import FILTERED_BY, HUGE, Curve, Floats, loss_curve
 from optdoctor.findings import Abstain, Evidence, Finding, Knob, Severity, Treatment
+from optdoctor.knowledge.losses import SUM
 from optdoctor.store import IntArray, Series
 from optdoctor.synthetic import falling_loss, make_trace
 from optdoctor.trace import Trace
@@ -216,6 +217,8 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     kind = trace.facts.get("loss_kind") or "falling"
     if kind != "falling":
         return Abstain(f"a loss of kind {kind} may rise in a good run")
+    if trace.facts.get("loss_form") == SUM:
+        return Abstain("the log shows sums of losses, over stretches that may differ")
     line = loss_curve(trace)
     if line is None:
         return Abstain("too few finite losses for a curve")
@@ -599,6 +602,7 @@ RULE = rule.Rule(
         "warmup_steps",
         "weight_decay",
         "loss_kind",
+        "loss_form",
         *FILTERED_BY,
     ),
     onset="estimated",

@@ -1,11 +1,15 @@
 """The console of the Hugging Face Trainer: two generations, bars, escapes, torn lines."""
 
 import math
+import random
+import re
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from optdoctor.reader import Source, Unreadable
-from optdoctor.readers import read_source
+from optdoctor.readers import huggingface_console, read_source, uniform_rows
 from optdoctor.trace import Trace
 
 BAR = "  3%|▎         | 3/100 [00:01<00:30,  3.20it/s]"
@@ -130,3 +134,279 @@ def test_source_code_that_mentions_a_loss_is_not_claimed() -> None:
 def test_of_two_evaluations_between_counted_rows_the_newest_stands() -> None:
     trace = read("{'loss': 2.5}\n{'eval_loss': 3.0}\n{'eval_loss': 2.0}\n{'loss': 2.25}\n")
     assert list(trace.series["eval_loss"].values) == [2.0]
+
+
+def bar(at: int, of: int = 500) -> str:
+    return f"{100 * at // of:3d}%|##        | {at}/{of} [00:{at % 60:02d}<09:00,  1.50s/it]"
+
+
+def steps(trace: Trace, name: str = "loss") -> list[int]:
+    return [int(step) for step in trace.series[name].steps]
+
+
+def row(loss: float, epoch: float = 0.5) -> str:
+    return f"{{'loss': {loss}, 'grad_norm': 1.5, 'learning_rate': 1e-05, 'epoch': {epoch}}}"
+
+
+def test_a_bar_that_moves_with_the_rows_tells_their_steps() -> None:
+    trace = read("".join(f"\r{bar(s)}\n{row(s / 100)}\n\n" for s in (301, 305, 310, 320)))
+    assert steps(trace) == [301, 305, 310, 320]
+    assert trace.facts["step_source"] == "logged"
+    assert trace.facts["total_steps"] == 500
+
+
+def test_a_bar_drawn_anew_behind_a_row_is_more_exact_than_the_one_before() -> None:
+    trace = read("".join(f"\r{bar(s - 7)}\r   \r{row(2.5)}\n\r{bar(s)}" for s in (10, 20, 30)))
+    assert steps(trace) == [10, 20, 30]
+
+
+def test_bars_of_an_evaluation_and_of_a_data_set_tell_no_step() -> None:
+    text = "Map: 100%|##########| 499/500 [00:01<00:00, 9.00it/s]\n"
+    for step in (10, 20, 30):
+        text += f"\r{bar(step)}\r {row(2.5)}\n" + "".join(f"\r{bar(n, 40)}" for n in (1, 20, 40))
+        text += "\x1b[A\n\r  \r\x1b[A{'eval_loss': '2.25', 'eval_runtime': '1', 'epoch': '1'}\n"
+        text += f"\r{bar(step)}\r{bar(step + 1)}"
+    trace = read(text)
+    assert steps(trace) == steps(trace, "eval_loss") == [10, 20, 30]
+    assert trace.facts["total_steps"] == 500
+
+
+def test_a_bar_that_stands_still_tells_no_step() -> None:
+    trace = read(f"{bar(480)}\n" + f"{row(2.5)}\n{row(2.25)}\n{row(2.0)}\n")
+    assert steps(trace) == [1, 2, 3]
+    assert trace.facts["step_source"] == "counted rows"
+
+
+def test_a_row_for_which_the_bar_was_not_drawn_stands_behind_the_one_before() -> None:
+    text = "".join(f"{bar(s)}\n{row(2.5)}\n" for s in range(10, 90, 10))
+    text += f"{row(2.25)}\n" + f"{bar(100)}\n{row(2.0)}\n"
+    assert steps(read(text)) == [*range(10, 90, 10), 81, 100]
+
+
+def test_a_bar_that_goes_back_is_a_resume() -> None:
+    shown = [*range(10, 60, 10), 30, 40, 50]
+    trace = read("".join(f"{bar(s)}\n{row(s / 100)}\n" for s in shown))
+    assert steps(trace) == [10, 20, 30, 40, 50]
+    assert [event.kind for event in trace.events] == ["resume"]
+
+
+def test_what_the_trainer_announces_is_known() -> None:
+    facts = read(
+        "***** Running training *****\n  Instantaneous batch size per device = 4\n"
+        "  Gradient Accumulation steps = 8\n  Total optimization steps = 1,200\n" + row(2.5) + "\n"
+    ).facts
+    assert facts["total_steps"] == 1200
+    assert facts["accumulation_steps"] == 8
+    assert facts["batch_size"] == 4
+
+
+def test_an_overflow_stands_at_the_step_behind_its_bar() -> None:
+    said = "[loss_scaler.py:1:update] [deepspeed] OVERFLOW! Rank 0 Skipping step. "
+    text = (
+        f"{bar(10)}\n{row(2.5)}\n{bar(11)}[2024] {said}Attempted loss scale: 64, reducing to 32\n"
+    )
+    text += f"\r{bar(12)}[2024] {said}Attempted loss scale: 32, reducing to 16\n"
+    trace = read(text + f"{bar(20)}\n{row(2.25)}\n")
+    assert steps(trace) == [10, 20]
+    assert steps(trace, "step_skipped") == [12, 13]
+    assert list(trace.series["loss_scale"].values) == [64, 32]
+
+
+def test_prefixes_of_loggers_do_not_matter() -> None:
+    trace = read(
+        f"2024-05-01 10:00:00,123 - INFO - {row(2.5)}\n[INFO|trainer.py:88] >> {row(2.25)}\n"
+        f"(Worker pid=7) {row(2.0)}\n"
+    )
+    assert losses(trace) == [2.5, 2.25, 2.0]
+    assert trace.lines_skipped == 0
+
+
+def test_double_quotes_behind_a_prefix_are_read() -> None:
+    text = 'INFO: {"loss": 2.5, "learning_rate": 1e-05, "epoch": 0.5}\n'
+    assert losses(read(text + text.replace("2.5", "NaN")))[0] == 2.5
+
+
+def test_set_quotes_are_quotes() -> None:
+    text = "{'loss': 2.5, 'epoch': 0.1}\n{'loss': 2.25, 'epoch': 0.2}\n"
+    assert losses(read(re.sub("'(.*?)'", "\u2018\\1\u2019", text))) == [2.5, 2.25]
+
+
+def test_numbers_wrapped_in_their_type_are_read() -> None:
+    trace = read(
+        "{'loss': np.float64(2.5), 'grad_norm': tensor(1.5, device='cuda:0'), 'epoch': 0.1}\n"
+        "{'loss': np.float64(nan), 'grad_norm': tensor(0.5, device='cuda:0'), 'epoch': 0.2}\n"
+    )
+    assert losses(trace)[0] == 2.5
+    assert math.isnan(losses(trace)[1])
+    assert list(trace.series["grad_norm"].values) == [1.5, 0.5]
+    assert list(trace.series["epoch"].values) == [0.1, 0.2]
+
+
+def test_a_dictionary_that_a_terminal_broke_is_one() -> None:
+    broken = "{'loss': 2.5, 'grad_norm': 1.2\n5, 'learning_rate': 1e-05, 'ep\noch': 0.1}\n"
+    trace = read(broken + "{'loss': 2.0}\n")
+    assert losses(trace) == [2.5, 2.0]
+    assert trace.series["grad_norm"].values[0] == 1.25
+
+
+def test_a_torn_dictionary_takes_nothing_from_the_lines_behind_it() -> None:
+    trace = read("{'loss': 2.5}\n{'loss': 1\nsome words and a brace}\n{'loss': 2.25}\n")
+    assert losses(trace) == [2.5, 2.25]
+    assert trace.lines_skipped == 1
+
+
+def test_a_row_without_its_braces_is_one() -> None:
+    assert losses(read("{'loss': 2.5}\n'loss': 2.25, 'grad_norm': 1.5\n{'loss': 2.0}\n")) == [
+        2.5,
+        2.25,
+        2.0,
+    ]
+
+
+def test_rows_that_every_process_prints_are_one_each() -> None:
+    text = "".join(f"{row(v / 8)}\n" * 4 for v in range(20, 10, -1))
+    assert losses(read(text)) == [v / 8 for v in range(20, 10, -1)]
+
+
+def test_rows_that_are_the_same_for_once_are_all_rows() -> None:
+    text = "".join(f"{row(v)}\n" for v in (3, 2, 2, 2, 1, 0, 0))
+    assert losses(read(text)) == [3, 2, 2, 2, 1, 0, 0]
+
+
+def test_a_row_that_two_callbacks_log_is_one() -> None:
+    text = "".join(
+        f"{{'loss': {2 + i / 8:.4f}, 'learning_rate': {i / 7:.4e}, 'epoch': {i / 9:.2f}}}\n"
+        f"{{'loss': '{2 + i / 8:.4g}', 'grad_norm': '1.5', 'learning_rate': '{i / 7:.4g}',"
+        f" 'epoch': '{i / 9:.4g}'}}\n"
+        for i in range(1, 9)
+    )
+    trace = read(text)
+    assert steps(trace) == list(range(1, 9))
+
+
+def test_the_step_of_ms_swift_is_used() -> None:
+    trace = read(
+        "".join(
+            f"{{'loss': 2.5, 'learning_rate': 1e-05, 'memory(GiB)': 20.1, 'epoch': 0.1,"
+            f" 'train_speed(iter/s)': 0.5, 'global_step/max_steps': '{step}/500',"
+            f" 'percentage': '1.00%', 'elapsed_time': '1m 2s', 'remaining_time': '1h 3m'}}\n"
+            for step in (5, 10, 15)
+        )
+    )
+    assert steps(trace) == [5, 10, 15]
+    assert trace.facts["total_steps"] == 500
+    assert set(trace.series) == {"loss", "lr", "epoch"}
+
+
+def test_clocks_speeds_memory_and_counters_are_no_metrics() -> None:
+    trace = read(
+        "{'loss': 2.5, 'num_tokens': 99, 'step_time': 3, 'memory/max_active (GiB)': 4, 'epoch': 1,"
+        " 'train_mem_gpu_peaked_delta': 5, 'tokens_per_second_per_gpu': 6, 'entropy': 0.5}\n" * 2
+    )
+    assert set(trace.series) == {"loss", "epoch", "metric:entropy"}
+
+
+def test_of_several_data_sets_the_first_gives_the_evaluation_loss() -> None:
+    text = row(2.5) + "\n"
+    for name, loss in (("wiki", 2.25), ("code", 1.5)):
+        text += f"{{'eval_{name}_loss': {loss}, 'eval_{name}_runtime': 3.0, 'epoch': 1.0}}\n"
+    trace = read(text * 2)
+    assert list(trace.series["eval_loss"].values) == [2.25] * 2
+    assert list(trace.series["metric:eval_code_loss"].values) == [1.5] * 2
+
+
+@pytest.mark.parametrize(
+    ("further", "kind"),
+    [
+        ("'reward': 0.5, 'reward_std': 0.25, 'kl': 0.01", "reward"),  # GRPO, RLOO
+        ("'objective/kl': 3.5, 'objective/scores': 0.5", "reward"),  # PPO, online DPO
+        ("'rewards/chosen': 0.5, 'rewards/accuracies': 0.75, 'logps/chosen': -9", "falling"),  # DPO
+        ("'rewards/chosen': 0.5, 'rewards/margins': 0.25, 'kl': 0.5", "falling"),  # KTO
+        ("'rewards/chosen': 0.5, 'log_odds_ratio': -0.5, 'nll_loss': 1.5", "falling"),  # ORPO
+        ("'mean_reward': 0.5, 'margin': 0.25, 'accuracy': 0.75", "falling"),  # RewardTrainer
+        ("'mean_token_accuracy': 0.5, 'entropy': 1.5", "falling"),  # SFT
+    ],
+)
+def test_only_where_a_reward_is_raised_the_loss_need_not_fall(further: str, kind: str) -> None:
+    trace = read(f"{{'loss': 0.5, 'grad_norm': 1.5, {further}, 'epoch': 0.5}}\n" * 12)
+    assert trace.facts["loss_kind"] == kind
+
+
+def test_rows_of_the_first_ppo_trainer_have_a_policy_loss() -> None:
+    trace = read("{'eps': 9, 'objective/kl': 3.5, 'loss/policy_avg': -0.25, 'lr': 1e-06}\n" * 2)
+    assert losses(trace) == [-0.25] * 2
+    assert trace.facts["loss_kind"] == "reward"
+
+
+def irregular(seed: int) -> str:
+    """A long log in which something is odd now and then."""
+    draw = random.Random(seed)
+    lines = []
+    for i in range(3000):
+        loss = "nan" if draw.random() < 0.01 else f"{draw.random():.4f}"
+        norm = draw.choice([f"{draw.random() * 5!r}", "inf"] if i % 50 == 0 else ["1e-05", "2.5"])
+        lines.append(row(0, i / 100).replace("0,", f"{loss},", 1).replace("1.5", norm))
+        if draw.random() < 0.01:
+            lines.append(
+                draw.choice(
+                    (
+                        "{'eval_loss': 2.5, 'eval_runtime': 3.0, 'epoch': 1.0}",
+                        "{'loss': 2.5, 'gra",
+                        "{'loss': 1.5, 'grad_norm': 1e5e, 'learning_rate': 1e-05, 'epoch': 0.5}",
+                        "{'loss': 0.0, 'grad_norm': nan, 'epoch': 0.5}",
+                        "INFO - " + row(1.75),
+                        row(1.25) + row(1.5) + "   ",
+                        "{'loss': 1.25, 'epo\nch': 7}",
+                        "OVERFLOW! Skipping step. Attempted loss scale: 64, reducing to 32",
+                        "a warning",
+                        "",
+                        lines[-1],
+                        lines[-1].replace("'grad_norm': 2.5, ", ""),
+                    )
+                )
+            )
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("small", [0, 1 << 30])
+def test_whole_stretches_are_read_as_line_by_line(
+    seed: int, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uniform_rows, "_SMALL", small)
+    text = irregular(seed)
+    fast = read(text)
+    added: list[int] = []
+    monkeypatch.setattr(huggingface_console, "_shape", lambda text, before: added.append(1))
+    slow = read(text)
+    assert added
+    assert_same(fast, slow)
+    assert fast.series["loss"].rows > 2900
+
+
+def assert_same(one: Trace, other: Trace) -> None:
+    assert one.series.keys() == other.series.keys()
+    for name, series in one.series.items():
+        assert np.array_equal(series.steps, other.series[name].steps), name
+        assert np.array_equal(series.values, other.series[name].values, equal_nan=True), name
+    assert one.facts == other.facts
+    assert one.events == other.events
+    assert one.lines_skipped == other.lines_skipped
+
+
+def test_a_long_log_is_read_in_whole_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "".join(row(i / 8) + "\n" for i in range(1000))
+    monkeypatch.setattr(huggingface_console, "_values", Counted(huggingface_console._values))
+    read(text)
+    assert huggingface_console._values.calls < 500  # those by which the reader is chosen
+
+
+class Counted:
+    """A function that counts its calls."""
+
+    def __init__(self, function: Callable[[str], dict[str, str]]) -> None:
+        self.function, self.calls = function, 0
+
+    def __call__(self, text: str) -> dict[str, str]:
+        self.calls += 1
+        return self.function(text)

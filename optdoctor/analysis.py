@@ -1,0 +1,167 @@
+"""Logs in, diagnoses out: one path, or many at once in other processes."""
+
+import glob
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from optdoctor import engine, readers
+from optdoctor.findings import Diagnosis
+from optdoctor.reader import Unreadable
+from optdoctor.settings import Settings
+from optdoctor.trace import Trace
+
+KEPT_ROWS = 4096
+"""Rows of a channel that come back from another process: more than any report draws."""
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """What became of one run: a diagnosis and its trace, or the reason why there is none."""
+
+    path: str
+    diagnosis: Diagnosis | None = None
+    trace: Trace | None = None
+    reason: str = ""
+    remedy: str = ""
+    is_ours: bool = False
+    """Whether optdoctor failed, and not the file."""
+
+
+def analyze(
+    path: str | Path, *, reader: str | None = None, settings: Settings | None = None
+) -> Analysis:
+    """Reads and examines one run: a file, the folder of a run, or "-". Raises nothing."""
+    name = str(path)
+    try:
+        trace = readers.read(path, reader)
+        return Analysis(name, engine.diagnose(trace, settings=settings), trace)
+    except Exception as error:
+        return failed(name, error)
+
+
+def analyze_many(
+    paths: Iterable[str | Path],
+    *,
+    reader: str | None = None,
+    settings: Settings | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Analysis]:
+    """Reads and examines every run that the paths name, in their order. Raises nothing.
+
+    A path may be a file, a folder of runs or a pattern such as `runs/**`. `executor` is any of
+    `concurrent.futures` or one with its interface, such as `dask.distributed`'s
+    `Client.get_executor()`; without it the runs are read one after another. What comes back from
+    it keeps at most `KEPT_ROWS` rows a channel. `progress` is told how many of how many are done.
+    """
+    runs = distinct(one for path in paths for one in expanded(path))
+    return analyze_runs(
+        list(runs), reader=reader, settings=settings, executor=executor, progress=progress
+    )
+
+
+def analyze_runs(
+    runs: Sequence[str | Analysis],
+    *,
+    reader: str | None = None,
+    settings: Settings | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Analysis]:
+    """`analyze_many` of paths that were expanded before; what already failed stays as it is."""
+    done = {place: one for place, one in enumerate(runs) if isinstance(one, Analysis)}
+    waiting: dict[Future[Analysis], int] = {}
+    for place, run in enumerate(runs):
+        if isinstance(run, Analysis):
+            continue
+        if executor is None or run == "-":  # whose standard input is ours
+            done[place] = analyze(run, reader=reader, settings=settings)
+            _tell(progress, len(done), len(runs))
+            continue
+        try:
+            waiting[executor.submit(_analyze_slim, run, reader, settings)] = place
+        except RuntimeError as error:  # it is broken, or was shut down
+            done[place] = failed(run, error)
+    for future in as_completed(waiting):
+        place = waiting[future]
+        try:
+            done[place] = future.result()
+        except Exception as error:  # the process died, or what it returned cannot travel
+            done[place] = failed(str(runs[place]), error)
+        _tell(progress, len(done), len(runs))
+    return [done[place] for place in range(len(runs))]
+
+
+def distinct(runs: Iterable[str | Analysis]) -> Iterator[str | Analysis]:
+    """Each run once, however many paths name it."""
+    seen: set[str] = set()
+    for run in runs:
+        key = run if isinstance(run, str) else run.path
+        if key not in seen:
+            seen.add(key)
+            yield run
+
+
+def _tell(progress: Callable[[int, int], None] | None, done: int, of: int) -> None:
+    if progress is not None:
+        progress(done, of)
+
+
+def expanded(path: str | Path) -> Iterator[str | Analysis]:
+    """The runs that a path names, each as the path of one run; or why there is none."""
+    name = str(path)
+    try:
+        if name == "-" or "://" in name:
+            yield name
+        elif glob.has_magic(name) and not os.path.lexists(name):
+            yield from _matching(name)
+        else:
+            yield from map(str, readers.runs_in(path))
+    except Exception as error:
+        yield failed(name, error)
+
+
+def _matching(pattern: str) -> Iterator[str]:
+    """Every run that the pattern names; what is no log among them is passed over in silence."""
+    runs: dict[str, None] = {}
+    folders: list[str] = []
+    for match in sorted(glob.iglob(pattern, recursive=True)):
+        if any(Path(match).is_relative_to(folder) for folder in folders):
+            continue
+        inside = readers.run_of(Path(match)) if os.path.isdir(match) else []
+        if inside:
+            folders.append(match)
+            runs |= dict.fromkeys(map(str, inside))
+        elif os.path.isfile(match) and readers.claims(Path(match)):
+            runs[match] = None
+    if not runs:
+        raise Unreadable("no log matches this pattern", "check it; ** goes into folders")
+    yield from runs
+
+
+def failed(path: str, error: Exception) -> Analysis:
+    """Why a path has no diagnosis, in one sentence and a remedy."""
+    if isinstance(error, Unreadable):
+        return Analysis(path, reason=error.reason, remedy=error.remedy)
+    if isinstance(error, BrokenExecutor):
+        reason = "the process that read it died"
+        remedy = "read it alone: it may need more memory"
+        return Analysis(path, reason=reason, remedy=remedy, is_ours=True)
+    missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    package = missing.partition(".")[0]
+    if package not in ("", "optdoctor"):
+        return Analysis(path, reason=f"needs {package}", remedy=f"pip install {package}")
+    reason = f"reading it failed inside optdoctor ({type(error).__name__}: {error})"
+    return Analysis(
+        path, reason=reason, remedy="report it with the first lines of the log", is_ours=True
+    )
+
+
+def _analyze_slim(path: str, reader: str | None, settings: Settings | None) -> Analysis:
+    found = analyze(path, reader=reader, settings=settings)
+    if found.trace is None:
+        return found
+    return Analysis(path, found.diagnosis, found.trace.thinned(KEPT_ROWS))

@@ -1,0 +1,108 @@
+"""The runs that a folder holds. Links that lead out of it are not followed."""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+RECORD = "run.json"
+"""The file that makes a folder a run record."""
+EVENT_FILE = "tfevents"
+"""A part of the name of TensorBoard's files: those of one folder are one run."""
+
+
+def runs_in(folder: Path, claims: Callable[[Path], bool]) -> list[Path]:
+    """The runs of a folder: itself, or its logs and the runs directly below it.
+
+    A subfolder that cannot be read is passed over.
+
+    Raises:
+        OSError: the folder itself cannot be read.
+    """
+    if found := _kept_run(folder):
+        return found
+    inside = _entries(folder)
+    found = _event_run(inside)
+    found += [path for path in inside if EVENT_FILE not in path.name and claims(path)]
+    for below in _folders(inside, ("earlier-",)):
+        found += run_of(below)
+    return found
+
+
+def passed_over(folder: Path, runs: list[Path], claims: Callable[[Path], bool]) -> list[Path]:
+    """Logs and runs beside the record that `runs` are of; see `readers.passed_over`."""
+    if not (folder / "optdoctor-run").is_dir() or (folder / RECORD).is_file():
+        return []
+    if not all(run.is_relative_to(folder / "optdoctor-run") for run in runs):
+        return []
+    inside = _entries(folder)
+    own = ("earlier-", "checkpoint-", "optdoctor-run")
+    return [path for path in inside if claims(path)] + [
+        path for path in _folders(inside, own) if run_of(path)
+    ]
+
+
+def run_of(folder: Path) -> list[Path]:
+    """The run that a folder is, nothing where it is none or cannot be read.
+
+    A record, one record an optimizer, a Trainer's newest state, or the first of its event files,
+    whose reader looks at the others.
+    """
+    with suppress(OSError):
+        return _kept_run(folder) or _event_run(_entries(folder))
+    return []
+
+
+def _kept_run(folder: Path) -> list[Path]:
+    if _is_own_file(folder / RECORD, folder):
+        return [folder]
+    if several := [p for p in sorted(folder.glob(f"[0-9]*/{RECORD}")) if _is_own_file(p, folder)]:
+        return [record.parent for record in several]
+    record = folder / "optdoctor-run"
+    if _stays(record, folder) and record.is_dir() and (inside := _kept_run(record)):
+        return inside
+    states = folder.glob("checkpoint-*/trainer_state.json")
+    own = [state for state in states if _is_own_file(state, folder)]
+    return [newest_state(own)] if own else []
+
+
+def _event_run(inside: list[Path]) -> list[Path]:
+    return [path for path in inside if EVENT_FILE in path.name and path.is_file()][:1]
+
+
+def newest_state(states: list[Path]) -> Path:
+    """The trainer state of the highest checkpoint."""
+
+    def step(path: Path) -> int:
+        tail = path.parent.name.rpartition("-")[2]
+        return int(tail) if tail.isdigit() else -1
+
+    return max(states, key=step)
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What stands in a folder, by name, without hidden entries and links that show it again."""
+    visible = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+    seen = {os.path.realpath(path) for path in visible if not path.is_symlink()}
+    found = []
+    for path in visible:
+        if path.is_symlink():
+            target = os.path.realpath(path)
+            if target in seen or not _stays(path, folder):
+                continue
+            seen.add(target)
+        found.append(path)
+    return found
+
+
+def _folders(inside: list[Path], own: tuple[str, ...]) -> list[Path]:
+    return [path for path in inside if not path.name.startswith(own) and os.path.isdir(path)]
+
+
+def _is_own_file(path: Path, folder: Path) -> bool:
+    return path.is_file() and _stays(path, folder)
+
+
+def _stays(path: Path, folder: Path) -> bool:
+    """Whether a path, with all links followed, lies in a folder and is not the folder itself."""
+    return Path(os.path.realpath(folder)) in Path(os.path.realpath(path)).parents

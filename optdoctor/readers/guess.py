@@ -1,0 +1,105 @@
+"""The last resort: what looks like a loss in a file that no other format knows.
+
+A number behind a word such as `cost`, `error` or `perplexity`, or bare columns of numbers. What is
+read is a guess, and the report says so: its `loss_kind` is unknown.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from optdoctor.log import Log, number
+from optdoctor.reader import Head, Rank, Reader, Source
+from optdoctor.text_format import NUMBER, PAIRS, clean_lines, value_of
+
+_QUANTITY = (
+    r"loss|cost|nll|objective|criterion|perplexity|\bppl\b|elbo|likelihood|entropy|\bkl\b|"
+    r"\b(?:mse|mae|rmse|bce|wer|cer)\b|\berr(?:or)?\b|residual|energy"
+)
+_NAMES_ONE = re.compile(f"(?i){_QUANTITY}")
+_SPACED = re.compile(
+    rf"(?i)(?<![\w.])(?P<key>(?:[^\W\d]\w* )?(?:{_QUANTITY}))[ \t]+(?P<value>{NUMBER})"
+)
+_COLON = re.compile(PAIRS[":"])
+_CELL = re.compile(r"[,;\s]+")
+_SNIFFED_LINES = 20_000
+_LEAST_ROWS = 5
+_MOST_COLUMNS = 8
+
+
+def _sniff(head: Head) -> int:
+    lines = list(clean_lines(head.lines[:_SNIFFED_LINES]))
+    key, rows = _key(lines)
+    if key:
+        return rows if rows >= _LEAST_ROWS else 0
+    return 0 if len(lines) < _LEAST_ROWS or _column(lines) is None else len(lines)
+
+
+def _read(source: Source, log: Log) -> None:
+    lines = list(clean_lines(source.head.lines[:_SNIFFED_LINES]))
+    key, _ = _key(lines)
+    column = None if key else _column(lines)
+    log.facts |= {"loss_kind": "unknown", "step_source": "counted rows"}
+    for line in clean_lines(source.lines()):
+        value = dict(_pairs(line)).get(key) if column is None else _cell(line, column)
+        if value is not None:
+            log.row({"loss": value})
+
+
+def _pairs(line: str) -> Iterator[tuple[str, float]]:
+    for pair in (*_SPACED.finditer(line), *_COLON.finditer(line)):
+        if _NAMES_ONE.search(pair["key"]):
+            yield " ".join(pair["key"].lower().split()), value_of(pair["value"])
+
+
+def _key(lines: Sequence[str]) -> tuple[str, int]:
+    """The name that stands in most lines, with numbers that change, and in how many lines."""
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        for key, value in dict(_pairs(line)).items():
+            found.setdefault(key, []).append(repr(value))
+    rows = Counter({key: len(v) for key, v in found.items() if len(set(v)) > 1 or len(v) == 1})
+    return next(iter(rows.most_common(1)), ("", 0))
+
+
+def _column(lines: Sequence[str]) -> int | None:
+    """Of bare columns of numbers the first that is no counter."""
+    table = [cells for line in lines if (cells := _cells(line))]
+    if len(table) < max(1, 0.9 * len(lines)):
+        return None
+    width = Counter(map(len, table)).most_common(1)[0][0]
+    for place in range(width if width <= _MOST_COLUMNS else 0):
+        column = [row[place] for row in table if len(row) == width]
+        if len(set(map(repr, column))) > 1 and not _is_counter(column):
+            return place
+    return None
+
+
+def _is_counter(column: Sequence[float]) -> bool:
+    return all(after - before == int(after - before) >= 0 for before, after in pairwise(column))
+
+
+def _cells(line: str) -> list[float]:
+    """The numbers of a line that holds nothing else."""
+    found = [number(cell) for cell in _CELL.split(line.strip()[:1000])]
+    return [] if None in found else [cell for cell in found if cell is not None]
+
+
+def _cell(line: str, column: int) -> float | None:
+    cells = _cells(line)
+    return cells[column] if column < len(cells) else None
+
+
+READER = Reader(
+    name="guess",
+    sniff=_sniff,
+    read=_read,
+    rank=Rank.GUESS,
+    sample="""round 1 cost 2.25
+round 2 cost 2.125
+round 3 cost 2.0625
+round 4 cost nan
+round 5 cost 2.03125
+""",
+)

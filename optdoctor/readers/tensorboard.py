@@ -1,0 +1,117 @@
+"""TensorBoard event files: one, or those of a folder, which a run leaves after each resume.
+
+All scalars count, of TensorFlow 1 (`simple_value`) and 2 (`tensor`), every point of them: nothing
+is sampled. Histograms, images, texts and graphs are passed over. A folder whose event files lie in
+`train` and `validation`, as Keras writes them, is one run.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optdoctor.log import Log
+from optdoctor.reader import Head, Rank, Reader, Source, Unreadable
+from optdoctor.readers.curve_names import fill, meaning_of
+from optdoctor.readers.event_file import read_file
+from optdoctor.readers.event_points import Points
+from optdoctor.readers.event_record import HEADER, length_at, record_at
+from optdoctor.store import IntArray
+
+PARTS = frozenset(
+    ["train", "training", "val", "valid", "validation", "eval", "evaluation", "test", "dev"]
+)
+"""Names of folders that hold a part of a run's curves, alone or at their end: "loss_train"."""
+MAX_FILES = 10_000
+_VERSION = b"brain.Event:"
+_LONGEST_FIRST = 4096  # bytes; newer writers name themselves in it too
+
+
+def event_files(folder: Path) -> list[tuple[str, Path]]:
+    """(part, event file) of the run that a folder is, in the order of writing; [] if it is none.
+
+    The part is "" for files in the folder itself, else the name of the folder within.
+    """
+    inside = sorted(folder.iterdir())[:MAX_FILES]
+    found = [("", path) for path in _in_order(inside)]
+    parts = [path for path in inside if _is_part(path.name) and path.is_dir()]
+    of_parts = [(p.name, file) for p in parts for file in _in_order(sorted(p.iterdir()))]
+    if found or any(not _is_evaluation(part) for part, _ in of_parts):
+        return found + of_parts
+    return []
+
+
+def read_files(files: Iterable[tuple[str, Path]], log: Log) -> None:
+    """Adds the curves of event files, given as `event_files` does, that make one run."""
+    points: dict[str, Points] = {}
+    for part, path in files:
+        with path.open("rb") as file:
+            read_file(file, points.setdefault(part, Points()))
+    _fill(points, log)
+
+
+def _fill(points: dict[str, Points], log: Log) -> None:
+    sizes: dict[str, int] = {}
+    places: dict[str, tuple[Points, str]] = {}
+    for part, of_part in points.items():
+        log.skip(of_part.num_unreadable)
+        for tag, size in of_part.sizes.items():
+            name = f"{part}/{tag}" if part else tag
+            sizes[name], places[name] = size, (of_part, tag)
+
+    def take(name: str) -> tuple[IntArray, NDArray[np.float64]]:
+        of_part, tag = places[name]
+        steps, values, left_at = of_part.take(tag)
+        if left_at is not None and log.aliases.get(name) == "loss":
+            log.event(left_at, "resume", f"the run went on from step {left_at}")
+        return steps, values
+
+    fill(log, meaning_of(sizes), take)
+    log.count_from_one()
+
+
+def _read(source: Source, log: Log) -> None:
+    if source.path is not None and source.path.is_dir():
+        files = event_files(source.path)
+        if not files:
+            raise Unreadable("no event file in this folder", "name the folder that holds them")
+        read_files(files, log)
+        return
+    points = Points()
+    with source.open() as file:
+        read_file(file, points)
+    _fill({"": points}, log)
+
+
+def _sniff(head: Head) -> int:
+    """Records at the beginning, the first of which names the version of the format."""
+    data = head.data
+    if len(data) < HEADER or not HEADER < length_at(data, 0) <= min(len(data), _LONGEST_FIRST):
+        return 0
+    first = record_at(data, 0, {})
+    if not first.is_sound or data.find(_VERSION, HEADER, first.stop) < 0:
+        return 0
+    at = num_records = 0
+    while at + HEADER <= len(data):
+        at += length_at(data, at)
+        num_records += 1
+    return num_records
+
+
+def _in_order(paths: Iterable[Path]) -> list[Path]:
+    """The event files among these, in the order in which they were begun."""
+    files = [path for path in paths if "tfevents" in path.name and path.is_file()]
+    return sorted(files, key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)[:1]])
+
+
+def _is_part(name: str) -> bool:
+    return re.split(r"[_\-.]", name.lower())[-1] in PARTS
+
+
+def _is_evaluation(part: str) -> bool:
+    return not re.split(r"[_\-.]", part.lower())[-1].startswith("train")
+
+
+READER = Reader(name="tensorboard", sniff=_sniff, read=_read, rank=Rank.BYTES, grows=False)

@@ -1,0 +1,96 @@
+"""Bytes of unknown encoding as text, in blocks of whole lines and constant memory."""
+
+import codecs
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import AnyStr
+
+MAX_LINE = 1 << 20
+"""Characters of a line behind which the rest of it is dropped: it is no row of a log."""
+_WIDE = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+"""{byte order mark: encoding}."""
+
+
+def decode(data: bytes) -> str:
+    """Text from bytes of unknown encoding; a byte that is none is replaced, never an error."""
+    decoder, start = _decoder(data)
+    return decoder.decode(start, True).replace("\x00", "")
+
+
+def blocks_of(pieces: Iterable[bytes], longest: int = MAX_LINE) -> Iterator[str]:
+    """The text of bytes, as `decode`, in pieces that end at a line end, or at the end of all.
+
+    CR LF is never parted. A line of more than `longest` characters is cut there. Holds less than
+    three times as many.
+    """
+    texts = _sliced(_texts(_sliced(pieces, longest)), longest)
+    return _whole_lines(texts, longest, "\r", "\n", re.compile(r"[\r\n]"))
+
+
+def byte_blocks_of(pieces: Iterable[bytes], longest: int = MAX_LINE) -> Iterator[bytes]:
+    """The same as bytes of UTF-8, in which NUL and what is no UTF-8 stand as they are."""
+    parts = _sliced(pieces, longest)
+    start = _start(parts)
+    if start[:2] in _WIDE:
+        yield from (block.encode() for block in blocks_of(chain([start], parts), longest))
+        return
+    rest = chain([start.removeprefix(codecs.BOM_UTF8)], parts)
+    yield from _whole_lines(rest, longest, b"\r", b"\n", re.compile(rb"[\r\n]"))
+
+
+def _whole_lines(
+    texts: Iterator[AnyStr],
+    longest: int,
+    carriage_return: AnyStr,
+    line_feed: AnyStr,
+    line_end: re.Pattern[AnyStr],
+) -> Iterator[AnyStr]:
+    """Texts of at most `longest` characters, joined and cut anew; a line of more is cut."""
+    nothing = carriage_return[:0]
+    held = nothing  # the beginning of the line that the next text goes on with
+    waiting = nothing  # a carriage return that a line feed may follow
+    for text in texts:
+        text = waiting + text
+        waiting = text[-1:] if text.endswith(carriage_return) else nothing
+        if waiting:
+            text = text[:-1]
+        if len(held) + len(text) > longest:
+            found = line_end.search(text)
+            end = found.start() if found else len(text)
+            if end > (room := longest - len(held)):
+                text = text[:room] + text[end:]
+        cut = max(text.rfind(line_feed), text.rfind(carriage_return)) + 1
+        if cut:
+            yield held + text[:cut]
+            held = text[cut:]
+        else:
+            held += text
+    if held or waiting:
+        yield held + waiting
+
+
+def _texts(parts: Iterator[bytes]) -> Iterator[str]:
+    decoder, start = _decoder(_start(parts))
+    for part in chain([start], parts):
+        yield decoder.decode(part).replace("\x00", "")
+    yield decoder.decode(b"", True).replace("\x00", "")
+
+
+def _decoder(start: bytes) -> tuple[codecs.IncrementalDecoder, bytes]:
+    """The decoder for data that starts so, and the start without its byte order mark."""
+    if start[:2] in _WIDE:
+        return codecs.getincrementaldecoder(_WIDE[start[:2]])("replace"), start[2:]
+    return codecs.getincrementaldecoder("utf-8")("replace"), start.removeprefix(codecs.BOM_UTF8)
+
+
+def _start(parts: Iterator[bytes]) -> bytes:
+    """As many of the parts as show how they are encoded, joined."""
+    start = b""
+    while len(start) < len(codecs.BOM_UTF8) and (part := next(parts, b"")):
+        start += part
+    return start
+
+
+def _sliced(texts: Iterable[AnyStr], longest: int) -> Iterator[AnyStr]:
+    return (text[at : at + longest] for text in texts for at in range(0, len(text), longest))

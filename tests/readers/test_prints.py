@@ -1,0 +1,182 @@
+"""Prints that nobody specified: names are understood by their parts."""
+
+import numpy as np
+import pytest
+
+from optdoctor.reader import Head, Source
+from optdoctor.readers import claiming, read_source
+from optdoctor.trace import Trace
+
+
+def read(*lines: str) -> Trace:
+    trace = read_source(Source("\n".join([*lines, ""]).encode(), "train.log"))
+    assert trace.reader == "prints"
+    return trace
+
+
+def losses(trace: Trace, name: str = "loss") -> list[float]:
+    return [float(value) for value in trace.series[name].values]
+
+
+def steps(trace: Trace, name: str = "loss") -> list[int]:
+    return [int(step) for step in trace.series[name].steps]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step: {n} loss: {x}",
+        "Step {n} -- Train loss: {x}, Train Acc: 0.5 Test Acc: 0.25",
+        "[Step {n}] Train Loss = {x}",
+        "step={n}, loss={x}",
+        "Iteration {n} | loss {x} | lr 0.001",
+        "Iter: [{n}/9000]  batch loss is {x}",
+        "2026-01-02 03:04:05 INFO trainer: global_step {n} avg_loss={x}",
+        "2026-01-02 03:04:05.678 | INFO     | __main__:train:42 - step {n}: loss {x}",
+        "INFO:root:{{'step': {n}, 'cost': 3, \"loss\": {x}}}",
+        "step {n}: [Loss] {x}",
+        "\x1b[32mstep {n}\x1b[0m loss: \x1b[1m{x}\x1b[0m",
+        "train_step {n}, loss -> {x}",
+        "step {n} loss: tensor({x}, device='cuda:0', grad_fn=<NllLossBackward0>)",
+        "iter {n} Total loss : {x}",
+    ],
+)
+def test_steps_and_losses_are_found_in_many_forms(line: str) -> None:
+    said = {10: "2.25", 20: "2.125", 30: "nan", 40: "2.0625"}
+    trace = read(*(line.format(n=n, x=x) for n, x in said.items()))
+    assert steps(trace) == [10, 20, 30, 40]
+    assert np.array_equal(losses(trace), [2.25, 2.125, np.nan, 2.0625], equal_nan=True)
+    assert trace.facts["step_source"] == "logged"
+    assert trace.facts["loss_kind"] == "falling"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "epoch: {n} loss: {x}",
+        "Epoch={n},Loss:{x},Accuracy:0.5,Valid Loss:2.5",
+        "Epoch [{n}/300], Loss: {x}",
+        "[Epoch {n}] train_loss {x}",
+        "Ep {n} | Train Loss: {x} | Val Loss: 2.5",
+        "Epoch {n}/300 finished, loss={x}",
+    ],
+)
+def test_where_every_row_is_an_epoch_its_number_is_the_step(line: str) -> None:
+    trace = read(*(line.format(n=n, x=x) for n, x in {3: 2.25, 4: 2.125, 5: 2.0625}.items()))
+    assert steps(trace) == [3, 4, 5]
+    assert losses(trace) == [2.25, 2.125, 2.0625]
+    assert trace.facts["step_source"] == "epochs"
+
+
+def test_rows_that_share_their_epoch_are_counted() -> None:
+    trace = read(*(f"Epoch {n // 4}, Loss: {3 - n / 100}" for n in range(12)))
+    assert steps(trace) == list(range(1, 13))
+    assert trace.facts["step_source"] == "counted rows"
+
+
+def test_a_line_that_begins_with_valid_is_of_the_evaluation() -> None:
+    trace = read(
+        "Train Epoch: 1 Loss: 2.5",
+        "Valid Epoch: 1 Loss: 2.75",
+        "Train Epoch: 2 Loss: 2.25",
+        "Valid Epoch: 2 Loss: nan",
+    )
+    assert losses(trace) == [2.5, 2.25]
+    assert np.array_equal(losses(trace, "eval_loss"), [2.75, np.nan], equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["Val Loss", "val_loss", "Validation loss", "Val_los", "test loss"]
+)
+def test_the_loss_of_the_evaluation_has_many_names(name: str) -> None:
+    trace = read(*(f"Epoch {n}: loss: 2.5, {name}: 2.{n}" for n in (1, 2, 3)))
+    assert losses(trace, "eval_loss") == [2.1, 2.2, 2.3]
+
+
+def test_an_epoch_that_was_said_before_holds_for_the_lines_after_it() -> None:
+    trace = read(
+        "Epoch: 7", "Train_loss: 2.5, Val_los: 2.75", "Epoch: 8", "Train_loss: 2.25, Val_los: 3"
+    )
+    assert steps(trace) == [7, 8]
+    assert losses(trace, "eval_loss") == [2.75, 3.0]
+
+
+def test_the_best_loss_so_far_is_none_of_the_run() -> None:
+    trace = read(*(f"Epoch {n} val_loss: 3.{n} best val loss: 3.0 loss: 2.{n}" for n in (1, 2, 3)))
+    assert losses(trace, "eval_loss") == [3.1, 3.2, 3.3]
+
+
+def test_the_loss_that_is_printed_most_often_is_the_training_loss() -> None:
+    lines = [f"step {n} loss: {3 - n / 10}" for n in range(1, 9)]
+    trace = read(*lines, "epoch 1 average train loss: 2.5", "epoch 1 val loss: 2.75")
+    assert len(losses(trace)) == 8
+    assert losses(trace, "metric:average train loss") == [2.5]
+
+
+def test_a_part_of_the_loss_is_a_metric_beside_the_whole() -> None:
+    trace = read(*(f"step: {n} total_loss: {n}.5 cls_loss: 1 box_loss: 2" for n in (1, 2, 3)))
+    assert losses(trace) == [1.5, 2.5, 3.5]
+    assert losses(trace, "metric:cls_loss") == [1.0, 1.0, 1.0]
+
+
+def test_the_only_loss_is_the_loss_and_falls_where_its_name_is_a_criterion() -> None:
+    known = read(*(f"step {n} ce_loss: 2.{n}" for n in (1, 2, 3)))
+    unknown = read(*(f"step {n} alignment_loss: 2.{n}" for n in (1, 2, 3)))
+    assert losses(known) == losses(unknown) == [2.1, 2.2, 2.3]
+    assert (known.facts["loss_kind"], unknown.facts["loss_kind"]) == ("falling", "unknown")
+
+
+def test_two_players_are_adversaries_and_rewards_are_rewards() -> None:
+    players = read(*(f"[{n}/25] Loss_D: 1.5 Loss_G: 2.{n}" for n in (1, 2, 3)))
+    rewards = read(*(f"episode {n} reward: {n} loss: 0.5" for n in (1, 2, 3)))
+    assert players.facts["loss_kind"] == "adversarial"
+    assert rewards.facts["loss_kind"] == "reward"
+
+
+def test_frames_of_a_bar_at_one_step_are_one_row() -> None:
+    bar = "Epoch 1:  10%|#         | {n}/100 [00:0{n}<00:50, 2.00it/s, loss={x}, v_num=3]"
+    frames = [bar.format(n=n, x=x) for n, x in ((1, 2.5), (1, 2.4), (2, 2.25), (3, 2.0))]
+    trace = read("\r".join(frames))
+    assert (steps(trace), losses(trace)) == ([1, 2, 3], [2.4, 2.25, 2.0])
+    assert not any("v_num" in name for name in trace.series)
+
+
+def test_clocks_and_sizes_are_no_metrics() -> None:
+    trace = read(*(f"step {n} loss: 2.5 eta: 3 time: 1.5s memory: 900 acc: 0.5" for n in (1, 2, 3)))
+    assert set(trace.series) == {"loss", "metric:acc"}
+
+
+def test_rates_and_gradient_norms_are_known() -> None:
+    trace = read(*(f"step {n} loss: 2.5 learning rate: 1e-3 grad norm: 0.{n}" for n in (1, 2, 3)))
+    assert losses(trace, "lr") == [1e-3] * 3
+    assert losses(trace, "grad_norm") == [0.1, 0.2, 0.3]
+
+
+def test_an_overflow_between_the_lines_is_a_skipped_update() -> None:
+    trace = read(
+        "step 1 loss: 2.5",
+        "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32768.0",
+        "step 2 loss: 2.5",
+    )
+    assert losses(trace, "step_skipped") == [1.0]
+    assert losses(trace, "loss_scale") == [32768.0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "loss: 0.5\n",
+        "The loss of the company was 3 million.\nIn 2025 its loss was higher.\n",
+        "loss_fn = CrossEntropyLoss()\nloss = loss_fn(output, target)\nloss.backward()\n",
+        "nan nan nan\nlr: 0.1\nlr: 0.2\n",
+    ],
+)
+def test_what_is_no_log_is_not_claimed(text: str) -> None:
+    found = claiming(Head(text.encode()))
+    assert found is None or found.name != "prints"
+
+
+def test_false_friends_of_nan_are_no_numbers() -> None:
+    trace = read(*(f"step {n} loss: 2.5 step_avg:nanms run: nanogpt" for n in (1, 2, 3)))
+    assert losses(trace) == [2.5] * 3
+    assert not any("avg" in name or "run" in name for name in trace.series)

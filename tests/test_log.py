@@ -1,0 +1,621 @@
+"""What rows of a log mean: steps, resumes, other runs, repetitions, overflows; whole columns."""
+
+import math
+import resource
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optdoctor import log as log_module
+from optdoctor.log import MAX_EVENTS, MAX_METRICS, MAX_NAMES, MAX_STEP, Log, number
+from optdoctor.store import Series
+from optdoctor.trace import Trace
+
+Rows = list[tuple[float | None, dict[str, float]]]
+"""(step or None, {name: value}) of each row."""
+NAN, INF = math.nan, math.inf
+FROM_ZERO = "This log counts from 0: its step N stands here as N + 1"
+
+
+def filled(rows: Iterable[tuple[Any, Mapping[str, Any]]], **about: Any) -> Log:
+    log = Log(aliases={"epoch": "epoch"}, **about)
+    for step, values in rows:
+        log.row(values, step)
+    return log
+
+
+def losses(*steps: float, start: float = 1.0) -> Rows:
+    """Losses at these steps, all different."""
+    return [(step, {"loss": start + place}) for place, step in enumerate(steps)]
+
+
+def read(log: Log) -> Trace:
+    return log.trace("log", "test")
+
+
+def points(trace: Trace, name: str = "loss") -> dict[int, float]:
+    if name not in trace.series:
+        return {}
+    series = trace.series[name]
+    return dict(zip(series.steps.tolist(), series.values.tolist(), strict=True))
+
+
+def told(trace: Trace) -> list[tuple[int, str, str]]:
+    return [(event.step, event.kind, event.text) for event in trace.events]
+
+
+# Steps.
+
+
+def test_rows_without_a_step_are_counted_and_evaluations_stand_at_the_last_of_them() -> None:
+    log = Log()
+    for values in ({"loss": 3.0}, {"loss": 2.0}, {"eval_loss": 9.0}, {"loss": 1.0}):
+        log.row(values)
+    trace = read(log)
+    assert points(trace) == {1: 3.0, 2: 2.0, 3: 1.0}
+    assert points(trace, "eval_loss") == {2: 9.0}
+    assert trace.facts["step_source"] == "counted rows"
+
+
+def test_a_row_without_a_step_stands_at_the_last_one_logged() -> None:
+    log = filled([(10, {"loss": 3.0}), (None, {"eval_loss": 9.0})])
+    log.at(15)
+    log.row({"eval_loss": 8.0})
+    assert points(read(log), "eval_loss") == {10: 9.0, 15: 8.0}
+
+
+@pytest.mark.parametrize("step", [-1, NAN, INF, 1e300, MAX_STEP, "x", True])
+def test_what_is_no_step_is_none(step: object) -> None:
+    trace = read(filled([(1, {"loss": 2.0}), (step, {"loss": 3.0})]))
+    assert points(trace) == {1: 3.0}
+
+
+def test_steps_that_fall_while_the_epoch_rises_are_added_up() -> None:
+    rows = [(10, 1), (20, 1), (10, 2), (20, 2), (0, 3), (10, 3)]
+    trace = read(filled((step, {"loss": 1.0, "epoch": epoch}) for step, epoch in rows))
+    assert list(points(trace)) == [10, 20, 30, 40, 41, 51]
+    assert not trace.events
+
+
+def test_an_epoch_that_comes_back_is_a_resume_within_it() -> None:
+    rows = [(10, 1), (20, 1), (10, 2), (20, 2), (10, 3), (20, 2), (10, 3)]
+    log = filled((s, {"loss": float(i), "epoch": e}) for i, (s, e) in enumerate(rows))
+    trace = read(log)
+    assert points(trace) == {10: 0, 20: 1, 30: 2, 40: 5, 50: 6}
+    assert told(trace) == [(40, "resume", "steps go back from 50 to 40")]
+
+
+def test_the_first_epoch_that_comes_back_is_another_run() -> None:
+    rows = [(10, 1), (20, 1), (10, 2), (10, 1), (20, 1), (10, 2)]
+    trace = read(filled((s, {"loss": float(i), "epoch": e}) for i, (s, e) in enumerate(rows)))
+    assert points(trace) == {10: 3, 20: 4, 30: 5}
+    assert [kind for _, kind, _ in told(trace)] == ["start"]
+
+
+def test_steps_never_leave_the_numbers_that_a_series_holds() -> None:
+    top = MAX_STEP - 1
+    rows = [(step, {"loss": 1.0, "epoch": float(e)}) for e in range(3000) for step in (top, 0)]
+    assert read(filled(rows)).series["loss"].rows > 0
+
+
+def test_a_log_that_counts_from_zero_is_moved_up_by_one_with_its_events() -> None:
+    log = filled([(0, {"eval_loss": NAN}), *losses(0, 1, 2, 3, 2)])
+    log.count_from_one()
+    trace = read(log)
+    assert list(points(trace)) == [1, 2, 3]
+    assert trace.series["eval_loss"].first_bad.tolist() == [1]
+    assert trace.series["eval_loss"].high_step.tolist() == [-1]
+    assert told(trace) == [(1, "gap", FROM_ZERO), (3, "resume", "steps go back from 3 to 2")]
+
+
+def test_a_log_that_counts_from_one_is_not_moved() -> None:
+    log = filled(losses(1, 2, 3))
+    log.count_from_one()
+    assert list(points(read(log))) == [1, 2, 3]
+
+
+# Resumes and other runs.
+
+
+def test_after_a_resume_the_rows_from_there_on_are_of_the_new_branch_in_every_series() -> None:
+    rows: Rows = [(s, {"loss": 1.0, "lr": 0.1}) for s in (10, 20, 30, 40)]
+    rows.insert(3, (30, {"eval_loss": 5.0}))
+    trace = read(filled([*rows, *losses(20, start=7.0)]))
+    assert points(trace) == {10: 1.0, 20: 7.0}
+    assert points(trace, "lr") == {10: 0.1}
+    assert points(trace, "eval_loss") == {}
+    assert told(trace) == [(20, "resume", "steps go back from 40 to 20")]
+
+
+def test_rows_of_the_new_branch_that_come_before_its_first_loss_are_kept() -> None:
+    rows: Rows = [(s, {"loss": 1.0, "lr": 0.1}) for s in (10, 20, 30, 40, 50)]
+    back: Rows = [(s, {"lr": 0.2}) for s in (21, 22, 30)] + [(30, {"loss": 2.0})]
+    trace = read(filled(rows + back))
+    assert points(trace, "lr") == {10: 0.1, 20: 0.1, 21: 0.2, 22: 0.2, 30: 0.2}
+    assert points(trace) == {10: 1.0, 20: 1.0, 30: 2.0}
+
+
+def test_steps_that_go_back_to_the_first_one_are_another_run_and_one_event_tells_of_all() -> None:
+    runs = [losses(5, 6, 7), losses(5, 6), losses(3, 4, 5), losses(3, 9, start=50.0)]
+    rows = [row for run in runs for row in run]
+    rows.insert(2, (6, {"eval_loss": 8.0}))
+    trace = read(filled(rows))
+    assert points(trace) == {3: 50.0, 9: 51.0}
+    assert points(trace, "eval_loss") == {}
+    text = "3 earlier runs in this log were left out: 8 loss rows"
+    assert told(trace) == [(3, "start", text)]
+
+
+def test_evaluations_that_go_back_to_the_first_are_another_run_where_no_loss_is() -> None:
+    steps = (0, 125, 250, 0, 125)
+    trace = read(filled((s, {"eval_loss": float(i)}) for i, s in enumerate(steps)))
+    assert points(trace, "eval_loss") == {0: 3.0, 125: 4.0}
+    text = "an earlier run in this log was left out: 3 evaluation rows"
+    assert told(trace) == [(0, "start", text)]
+
+
+def test_the_first_evaluation_of_another_run_is_kept() -> None:
+    one: Rows = [(0, {"eval_loss": 9.0}), *losses(10, 20), (20, {"eval_loss": 8.0})]
+    other: Rows = [(0, {"eval_loss": 7.0}), *losses(10, 20)]
+    assert points(read(filled(one + other)), "eval_loss") == {0: 7.0}
+
+
+def test_a_run_that_is_said_to_begin_leaves_out_the_rows_and_events_before_it() -> None:
+    log = filled(losses(1, 2, 3, 2))
+    log.begin()
+    log.row({"loss": 9.0}, 8)
+    trace = read(log)
+    assert points(trace) == {8: 9.0}
+    assert told(trace) == [(8, "start", "an earlier run in this log was left out: 2 loss rows")]
+
+
+def test_a_run_that_is_said_to_begin_and_has_no_row_leaves_out_nothing() -> None:
+    log = filled(losses(1, 2, 3))
+    log.begin()
+    log.begin()
+    log.at(7)
+    trace = read(log)
+    assert points(trace) == {1: 1.0, 2: 2.0, 3: 3.0}
+    assert trace.facts["step_source"] == "logged"
+    assert not trace.events
+
+
+def test_a_run_that_begins_counts_its_rows_anew() -> None:
+    log = filled([(None, {"loss": 1.0})] * 3)
+    log.begin()
+    assert log.last_step == 0
+    log.row({"loss": 2.0})
+    assert points(read(log)) == {1: 2.0}
+
+
+def test_steps_that_go_back_at_every_other_row_leave_a_bounded_number_of_events() -> None:
+    rows = losses(1, *[2 + place % 2 for place in range(3 * MAX_EVENTS)])
+    assert len(read(filled(rows)).events) == MAX_EVENTS
+
+
+# Rows of one step.
+
+
+def test_of_rows_of_one_step_the_last_counts() -> None:
+    assert points(read(filled(losses(1, 2, 2, 2, 3)))) == {1: 1.0, 2: 4.0, 3: 5.0}
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_value_that_is_not_finite_is_not_hidden_by_another_rank(bad: float, place: int) -> None:
+    values = [2.0, 2.5, 3.0]
+    values[place] = bad
+    trace = read(filled([(1, {"loss": 9.0}), *((2, {"loss": v}) for v in values)]))
+    np.testing.assert_equal(points(trace), {1: 9.0, 2: bad})
+
+
+def test_of_values_that_are_not_finite_the_last_counts() -> None:
+    trace = read(filled([(1, {"loss": v}) for v in (INF, NAN, 1.0)]))
+    assert math.isnan(points(trace)[1])
+
+
+def test_a_value_that_is_not_finite_is_of_its_branch_only() -> None:
+    rows: Rows = [*losses(1, 2), (3, {"loss": NAN, "lr": NAN}), (4, {"loss": NAN})]
+    trace = read(filled([*rows, (3, {"loss": 5.0, "lr": 1.0})]))
+    assert points(trace) == {1: 1.0, 2: 2.0, 3: 5.0}
+    assert points(trace, "lr") == {3: 1.0}
+
+
+def test_micro_rows_of_one_step_are_their_mean() -> None:
+    rows: Rows = [(2, {"loss": v}) for v in (1.0, 2.0, 6.0)]
+    huge: Rows = [(3, {"loss": 1.5e308})] * 3
+    trace = read(filled([*losses(1), *rows, *huge], has_micro_rows=True))
+    assert points(trace) == {1: 1.0, 2: 3.0, 3: 1.5e308}
+
+
+def test_a_micro_row_that_is_not_finite_makes_the_mean_so() -> None:
+    rows: Rows = [(2, {"loss": v}) for v in (1.0, INF, 6.0)]
+    assert points(read(filled(rows, has_micro_rows=True))) == {2: INF}
+
+
+def test_micro_rows_merge_with_none_of_a_branch_that_was_left() -> None:
+    rows: Rows = [(2, {"eval_loss": 9.0}), (2, {"loss": 9.0}), (3, {"loss": 9.0})]
+    back: Rows = [(2, {"loss": v}) for v in (1.0, 3.0)] + [(2, {"eval_loss": 4.0})]
+    trace = read(filled([*losses(1), *rows, *back], has_micro_rows=True))
+    assert points(trace) == {1: 1.0, 2: 2.0}
+    assert points(trace, "eval_loss") == {2: 4.0}
+
+
+# Overflows.
+
+
+def test_overflows_take_the_steps_after_the_newest_row_one_by_one() -> None:
+    log = filled(losses(10))
+    for new in (32.0, 16.0, 8.0):
+        log.overflow(2 * new, new)
+    trace = read(log)
+    assert points(trace, "step_skipped") == {11: 1.0, 12: 1.0, 13: 1.0}
+    assert points(trace, "loss_scale") == {11: 64.0, 12: 32.0, 13: 16.0}
+
+
+def test_overflows_do_not_stand_beyond_the_row_that_comes_next() -> None:
+    log = filled(losses(10))
+    for new in (32.0, 16.0, 8.0):
+        log.overflow(2 * new, new)
+    log.row({"loss": 1.0}, 12)
+    log.overflow(8.0, 4.0)
+    trace = read(log)
+    assert points(trace, "step_skipped") == {11: 1.0, 12: 1.0, 13: 1.0}
+    assert points(trace, "loss_scale") == {11: 64.0, 12: 16.0, 13: 8.0}
+
+
+def test_the_same_overflow_told_by_several_processes_is_one() -> None:
+    log = filled(losses(10))
+    for new in (32.0, 16.0, 32.0, 16.0):
+        assert log.overflow(2 * new, new)
+    assert list(points(read(log), "step_skipped")) == [11, 12]
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_the_same_overflow_after_a_row_with_a_later_step_is_another(later: bool) -> None:
+    log = filled(losses(10))
+    log.overflow(None, 32.0)
+    log.row({"loss": 1.0}, 11 if later else 10)
+    log.overflow(None, 32.0)
+    trace = read(log)
+    assert list(points(trace, "step_skipped")) == ([11, 12] if later else [11])
+    assert set(points(trace, "loss_scale").values()) == {32.0}
+
+
+def test_a_stated_place_is_a_later_row_to_overflows() -> None:
+    log = Log()
+    for step in (376, 377, 378):
+        log.at(step)
+        log.overflow(64.0, 32.0)
+    assert list(points(read(log), "step_skipped")) == [377, 378, 379]
+
+
+def test_overflows_before_a_resume_are_of_the_branch_that_was_left() -> None:
+    log = filled(losses(1, 2, 3))
+    log.overflow(64.0, 32.0)
+    log.row({"loss": 1.0}, 2)
+    assert points(read(log), "step_skipped") == {}
+
+
+def test_the_scale_of_overflows_does_not_take_the_place_of_a_logged_one() -> None:
+    log = Log(aliases={"scale": "loss_scale"})
+    log.overflow(64.0, 32.0)
+    for step in (1, 2):
+        log.row({"loss": 1.0, "scale": 32.0}, step)
+    assert points(read(log), "loss_scale") == {1: 32.0, 2: 32.0}
+
+
+def test_an_overflow_takes_no_row_away() -> None:
+    log = filled([(5, {"loss_scale": 8.0}), (9, {"loss_scale": 4.0})])
+    log.at(5)
+    log.overflow(2.0, 1.0)
+    assert points(read(log), "loss_scale") == {5: 8.0, 9: 4.0}
+
+
+def test_very_many_overflows_without_a_row_are_all_counted() -> None:
+    log = Log()
+    for new in range(25_000):
+        log.overflow(None, float(new))
+    assert log.has_rows
+    assert read(log).series["step_skipped"].rows == 25_000
+
+
+# Numbers and names.
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        *[(text, NAN) for text in ("nanxxx", "-NaN", "nan(ind)", " nan ")],
+        *[(nothing, None) for nothing in ("nanms", "xxx", "1_0", "1,000", "nanxxxx", True, [])],
+        *[("-1.#INF", -INF), (" 2.5 ", 2.5), (10**400, INF)],
+        *[(np.float32(0.5), 0.5), (np.int64(7), 7.0)],
+    ],
+)
+def test_a_number_is_what_a_log_means_by_it(text: object, meant: float | None) -> None:
+    np.testing.assert_equal(number(text), meant)
+
+
+def test_a_row_without_a_number_is_a_skipped_line() -> None:
+    log = filled([(1, {"loss": "high"}), (2, {}), (3, {"loss": 1.0})])
+    assert (log.lines_skipped, points(read(log))) == (2, {3: 1.0})
+
+
+def test_of_two_names_of_a_channel_the_one_listed_first_is_it() -> None:
+    log = Log(aliases={"a": "loss", "b": "loss", "c": ""})
+    log.row({"b": 1.0, "a": 2.0, "c": 3.0}, 1)
+    trace = read(log)
+    assert points(trace) == {1: 2.0}
+    assert trace.reading is not None
+    assert trace.reading.names == {"a": "loss", "b": "metric:b", "c": ""}
+
+
+def test_metrics_and_names_are_bounded_and_a_known_name_is_learned_late() -> None:
+    log = Log()
+    log.aliases = {"late": "loss"}
+    log.row({f"m{i}": 1.0 for i in range(2 * MAX_NAMES)}, 1)
+    log.row({"late": 2.0, "x" * 10**6: 3.0}, 2)
+    trace = read(log)
+    assert points(trace) == {2: 2.0}
+    assert len(trace.series) == MAX_METRICS + 1
+    assert trace.reading is not None
+    assert len(trace.reading.names) == MAX_NAMES + 1
+
+
+def test_the_first_skipped_lines_are_kept_with_their_numbers() -> None:
+    log = filled(losses(1, 2))
+    log.skip()
+    for line in range(10):
+        log.skip(first=f"line {line} " + "x" * 1000, at=line)
+    trace = log.trace("log", "test", why="it has a mark", guessed=True)
+    assert trace.lines_skipped == 11
+    assert trace.reading is not None
+    assert [line for line, _ in trace.reading.skipped] == [0, 1, 2, 3, 4]
+    assert all(len(text) == 200 for _, text in trace.reading.skipped)
+    assert (trace.reading.why, trace.reading.guessed) == ("it has a mark", True)
+
+
+def test_facts_tell_the_interval_and_the_quantum_of_the_losses() -> None:
+    facts = read(filled((10 * i, {"loss": i / 100}) for i in range(1, 30))).facts
+    assert (facts["log_interval"], facts["loss_quantum"]) == (10, 0.01)
+    assert "loss_quantum" not in read(filled([(1, {"loss": 1 / 3})])).facts
+    late = read(filled((i, {"loss": 0.5 if i < 1500 else 0.515}) for i in range(2000)))
+    assert late.facts["loss_quantum"] == 0.001
+
+
+# Whole columns.
+
+STEPS = st.one_of(
+    st.integers(0, 6).map(float),
+    st.integers(0, 6).map(float),
+    st.sampled_from([NAN, -1.0, 0.5, 2.5, 1e15, float(MAX_STEP), INF, -INF]),
+)
+CELLS = st.sampled_from([None, None, 0.5, 1.5, NAN, INF, -2.0])
+NAMES = ["loss", "eval_loss", "epoch", "lr", "free", " loss ", "dropped", "loss_scale"]
+ALIASES = {"loss": "loss", "epoch": "epoch", "lr": "lr", "rate": "lr", "dropped": ""}
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[dict[str, Any], Any]:
+    """Columns and steps: stretches of rising steps amid anything else."""
+    steps: list[float] = []
+    for _ in range(draw(st.integers(0, 4))):
+        start = draw(STEPS)
+        if draw(st.booleans()):
+            steps.append(start)
+        elif math.isfinite(start):
+            gap = draw(st.sampled_from([0.0, 0.5, 1.0, 3.0]))
+            steps += [start + gap * i for i in range(draw(st.integers(1, 70)))]
+    length = len(steps)
+    seed = np.random.default_rng(draw(st.integers(0, 2**32)))
+    columns: dict[str, Any] = {}
+    for name in draw(st.permutations(NAMES))[: draw(st.integers(1, len(NAMES)))]:
+        kind = draw(st.sampled_from(["full", "masked", "cells"]))
+        values = np.round(seed.random(length), 2)
+        if name == "epoch":
+            values = np.floor(3 * values)
+            if draw(st.booleans()):
+                values.sort()
+        if kind == "full":
+            columns[name] = values
+        elif kind == "masked":
+            columns[name] = np.ma.masked_array(values, seed.random(length) < 0.5)
+        else:
+            cells = [draw(CELLS) for _ in range(min(length, 12))]
+            cells += [None] * (length - len(cells))
+            columns[name] = np.ma.masked_array(
+                [0.0 if cell is None else cell for cell in cells], [c is None for c in cells]
+            )
+    return columns, None if draw(st.booleans()) and draw(st.booleans()) else np.array(steps)
+
+
+def one_by_one(log: Log, columns: dict[str, Any], steps: Any) -> int:
+    added = 0
+    for i in range(min(map(len, columns.values()))):
+        cells = {name: column[i] for name, column in columns.items()}
+        known = {name: float(c) for name, c in cells.items() if c is not np.ma.masked}
+        added += log.row(known, None if steps is None else float(steps[i]))
+    return added
+
+
+def assert_same(one: Trace, other: Trace) -> None:
+    assert list(one.series) == list(other.series)
+    for name, series in one.series.items():
+        for field in fields(Series):
+            left, right = getattr(series, field.name), getattr(other.series[name], field.name)
+            np.testing.assert_array_equal(left, right, err_msg=f"{name} {field.name}")
+    assert repr(one.facts) == repr(other.facts)
+    assert (one.events, one.reading) == (other.events, other.reading)
+    assert one.lines_skipped == other.lines_skipped
+
+
+@given(
+    blocks=st.lists(tables(), min_size=1, max_size=3),
+    is_micro=st.booleans(),
+    between=st.lists(st.sampled_from(["begin", "overflow", "at", "row", ""]), max_size=3),
+    count=st.booleans(),
+)
+@settings(deadline=None, max_examples=400)
+def test_columns_mean_what_their_rows_mean_one_by_one(
+    blocks: list[tuple[dict[str, Any], Any]], is_micro: bool, between: list[str], count: bool
+) -> None:
+    logs = [Log(aliases=ALIASES, has_micro_rows=is_micro) for _ in range(2)]
+    for place, (columns, steps) in enumerate(blocks):
+        fast = logs[0].rows(columns, steps)
+        assert fast == one_by_one(logs[1], columns, steps)
+        assert logs[0].last_step == logs[1].last_step
+        for log in logs:
+            match between[place] if place < len(between) else "":
+                case "begin":
+                    log.begin()
+                case "overflow":
+                    log.overflow(4.0, 2.0)
+                    log.overflow(2.0, 1.0)
+                case "at":
+                    log.at(5)
+                case "row":
+                    log.row({"lr": NAN, "epoch": 1.0}, 6)
+    if count:
+        for log in logs:
+            log.count_from_one()
+    assert_same(*map(read, logs))
+
+
+@pytest.mark.parametrize("steps", [None, np.arange(5000.0), np.repeat(np.arange(2500.0), 2)])
+def test_rows_that_rise_are_taken_without_a_look_at_each(
+    steps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {"loss": np.linspace(2, 1, 5000), "lr": np.ma.masked_less(np.arange(5000.0), 100)}
+    expected = Log()
+    one_by_one(expected, columns, steps)
+    log = Log()
+    monkeypatch.setattr(Log, "_add", None)
+    assert log.rows(columns, steps) == 5000
+    assert_same(read(log), read(expected))
+
+
+def test_a_resume_amid_columns_costs_a_few_single_rows_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = np.concatenate((np.arange(1.0, 4000.0), np.arange(2000.0, 8000.0)))
+    columns = {"loss": np.linspace(2, 1, len(steps)), "lr": np.linspace(1, 0, len(steps))}
+    singly, add = [], Log._add
+
+    def counted(log: Log, *row: Any) -> None:
+        singly.append(row)
+        add(log, *row)
+
+    monkeypatch.setattr(Log, "_add", counted)
+    log = Log()
+    log.rows(columns, steps)
+    trace = read(log)
+    assert len(singly) < 100
+    assert list(points(trace)) == list(range(1, 8000))
+    assert points(trace)[2000] == columns["loss"][3999]
+    assert told(trace) == [(2000, "resume", "steps go back from 3999 to 2000")]
+
+
+def test_an_epoch_that_comes_back_amid_columns_is_seen() -> None:
+    steps = np.concatenate((np.arange(1.0, 100.0), np.arange(1.0, 200.0)))
+    epochs = np.concatenate((np.full(99, 1.0), np.full(99, 2.0), np.full(100, 1.0)))
+    logs = Log(), Log()
+    columns = {"loss": np.sin(steps), "epoch": epochs}
+    logs[0].rows(columns, steps)
+    one_by_one(logs[1], columns, steps)
+    assert_same(*map(read, logs))
+    assert list(points(read(logs[0]))) == list(range(1, 200))
+
+
+def test_arrays_that_were_given_may_be_used_again() -> None:
+    log, loss = Log(), np.arange(2000.0)
+    log.rows({"loss": loss}, np.arange(2000.0))
+    loss[:] = -1
+    assert points(read(log))[1999] == 1999.0
+
+
+@pytest.mark.parametrize("columns", [{}, {"loss": np.empty(0)}, {"": np.empty(0)}])
+def test_no_rows_are_no_rows(columns: dict[str, Any]) -> None:
+    log = Log()
+    assert log.rows(columns, np.empty(0)) == 0
+    assert not log.has_rows
+
+
+# Bounded memory.
+
+
+def resumed(log: Log, lengths: list[tuple[int, int]], in_blocks: bool) -> Log:
+    """Stretches of rows, each (first step, rows)."""
+    for first, rows in lengths:
+        steps = np.arange(first, first + rows, dtype=float)
+        columns = {"loss": steps + rows, "lr": np.ma.masked_array(steps, steps % 3 > 0)}
+        if in_blocks:
+            for at in range(0, rows, 1500):
+                some = slice(at, at + 1500)
+                log.rows({name: column[some] for name, column in columns.items()}, steps[some])
+        else:
+            one_by_one(log, columns, steps)
+    return log
+
+
+@pytest.mark.parametrize("in_blocks", [True, False])
+def test_a_resume_among_the_exact_rows_leaves_what_it_left_in_unbounded_memory(
+    in_blocks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stretches = [(1, 9000), (8200, 3000), (11_000, 10), (10_600, 5000), (15_599, 1)]
+    whole = read(resumed(Log(), stretches, in_blocks))
+    monkeypatch.setattr(log_module, "_EXACT", (2000, 1000, 1000))
+    monkeypatch.setattr("optdoctor.columns._OPEN", 100)
+    bounded = resumed(Log(), stretches, in_blocks)
+    assert_same(whole, read(bounded))
+    assert len(bounded._columns["loss"].newest(10**9)[0]) <= 2600
+
+
+def test_a_resume_before_the_exact_rows_is_cut_to_the_bucket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_module, "_EXACT", (1000, 1000, 1000))
+    monkeypatch.setattr(log_module, "_WIDE", (0, 512))
+    trace = read(resumed(Log(), [(1, 20_000), (7001, 500)], True))
+    series = trace.series["loss"]
+    assert (np.diff(series.steps) > 0).all()
+    assert series.steps[-1] == 7500
+    assert 7500 - 64 <= series.rows <= 7500
+    assert series.values[-1] == 8000.0
+    assert told(trace) == [(7001, "resume", "steps go back from 20000 to 7001")]
+
+
+def test_another_run_beyond_the_exact_rows_leaves_all_of_them_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_module, "_EXACT", (1000, 1000, 1000))
+    trace = read(resumed(Log(), [(1, 20_000), (1, 50)], True))
+    assert trace.series["loss"].rows == 50
+    text = "an earlier run in this log was left out: 20,000 loss rows"
+    assert told(trace) == [(1, "start", text)]
+
+
+def test_a_trace_may_be_taken_amid_the_rows() -> None:
+    looked, not_looked = Log(), Log()
+    for log in (looked, not_looked):
+        for at in range(1, 60_000, 20_000):
+            resumed(log, [(at, 20_000)], True)
+            if log is looked:
+                read(log)
+    assert_same(read(looked), read(not_looked))
+
+
+@pytest.mark.slow
+def test_ten_million_rows_take_bounded_memory() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    log, names = Log(), ["loss", "lr", "grad_norm", "accuracy"]
+    for start in range(0, 10_000_000, 10_000):
+        steps = np.arange(start, start + 10_000, dtype=float)
+        log.rows(dict.fromkeys(names, steps % 7), steps)
+    assert read(log).series["loss"].rows == 10_000_000
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert after - before < 160 << 10  # KiB

@@ -384,7 +384,6 @@ class Log:
         is_other_run = where <= leader.first
         if is_other_run:
             self._count_left_run()
-            self._counted, self._counted_evaluations = 1, 1
         else:
             self.event(where, "resume", f"steps go back from {leader.last} to {where}")
         for name, column in self._columns.items():

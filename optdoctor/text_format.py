@@ -16,7 +16,7 @@ in every spelling, and leaves steps, repetitions and resumes to `Log`.
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -35,15 +35,19 @@ NUMBER = (
 )
 """A number in any spelling that logs use. `nanms`, `nanogpt` and `info` are none."""
 _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x08+")
-_WORD = r"[^\W\d][\w./@#%+*&$()^-]{0,60}"
-_KEY = rf"(?<![\w.])(?P<key>{_WORD}(?: (?:{_WORD}|\([^()]{{1,40}}\))){{0,5}}?)"
-_OPENING = r"['\"]?[\[(*'\"]{0,3}(?:tensor\()?[ \t]*"
-_VALUE = rf"{_OPENING}(?P<value>{NUMBER})(?![:-]\d)[%A-Za-z°µ]{{0,8}}"
-_BETWEEN = {":": r"['\"*]{0,3}[ \t]*[:=][ \t]*", " ": r"[ \t]+", "is": r"[ \t]+is[ \t]+"}
+_WORD = r"[^\W\d][\w./@#%+&()^-]{0,60}"
+_KEY = rf"(?<![\w.])(?!(?i:nan|inf)\w* )(?P<key>{_WORD}(?: (?:{_WORD}|\([^()]{{1,40}}\))){{0,5}}?)"
+_OPENING = r"['\"]?[\[(*'\"]{0,3}(?P<of>tensor\()?[ \t]*"
+_VALUE = rf"{_OPENING}(?P<value>{NUMBER})(?![:-]\d)[%A-Za-z°µ]{{0,8}}(?(of)(?:[^()]{{0,99}}\)+)?)"
+_BETWEEN = {":": r"['\"*]{0,3}[ \t]*[:=][ \t]*+", " ": r"[ \t]++", "is": r"[ \t]+is[ \t]++"}
 PAIRS: Mapping[str, str] = MappingProxyType(
     {mark: _KEY + between + _VALUE for mark, between in _BETWEEN.items()}
 )
 """{what stands between a key and its value: a pattern of both}; ":" takes "=" too."""
+_LAST_NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d.]*(?:[eE][-+]?\d*)?$")
+_ALIKE = 200
+"""Lines among which one that begins as the last one does is looked for."""
+_DIGITS = re.compile(r"\d+")
 _PLACEHOLDER = re.compile(r"(?<!\(\?P)(?<!\(\?)<([a-z][a-z0-9_]*)>")
 _PLACES = ("step", "iter", "per_epoch", "total")
 """Placeholders that say where a row stands; `epoch` is a value as well."""
@@ -141,7 +145,7 @@ class TextFormat:
         shown: dict[str, float] = {}
         distances: set[int] = set()
         newest: int | None = None
-        for line in clean_lines(source.lines()):
+        for line in lines_of(source):
             if self.new_run and self.new_run in line:
                 log.begin()
             is_row = looks_like_one = False
@@ -242,6 +246,20 @@ class TextFormat:
         return {**self.aliases, **{n: c for n, c in _DEFAULTS.items() if n not in self.aliases}}
 
 
+def _without_torn_number(line: str, before: Sequence[str]) -> str:
+    torn = _LAST_NUMBER.search(line)
+    if torn is None:
+        return line
+    alike = (other for other in before if _beginning(other) == _beginning(line))
+    found = [last for other in alike if (last := _LAST_NUMBER.search(other))]
+    shortest = min((len(last[0]) for last in found), default=0)
+    return line[: torn.start()] if len(torn[0]) < shortest else line
+
+
+def _beginning(line: str) -> str:
+    return _DIGITS.sub("0", line[:20])[:6]
+
+
 _DEFAULTS = {**FREE_NAMES, **dict.fromkeys(UNUSED_NAMES, "")}
 _compiled: dict[str, re.Pattern[str]] = {}
 
@@ -252,10 +270,25 @@ def _pairs(between: str) -> re.Pattern[str]:
     return _compiled[between]
 
 
-def clean_lines(lines: Iterator[str] | list[str]) -> Iterator[str]:
+def clean_lines(lines: Iterable[str]) -> Iterator[str]:
     """The lines without colours and backspaces."""
     for line in lines:
         yield _ESCAPE.sub(" ", line) if "\x1b" in line or "\x08" in line else line
+
+
+def lines_of(source: Source) -> Iterator[str]:
+    """The same of a source, without a number that was torn off at its end.
+
+    That is one behind which no line end follows, if it is shorter than those at the ends of lines
+    that begin alike: `loss: 12.5` cut to `loss: 1` is another loss.
+    """
+    before: list[str] = []
+    for block in source.blocks():
+        lines = [line for line in block.replace("\r", "\n").split("\n") if line]
+        if lines and block[-1] not in "\r\n":
+            lines[-1] = _without_torn_number(lines[-1], before + lines[:-1])
+        before = lines[-_ALIKE:]
+        yield from clean_lines(lines)
 
 
 def value_of(text: str) -> float:

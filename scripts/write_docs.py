@@ -1,16 +1,20 @@
-"""Writes docs/rules/ and docs/channels.md from the registry and the vocabulary: `make docs`.
+"""Writes docs/rules/, docs/channels.md and docs/formats.md from the registries: `make docs`.
 
-The pages are the docstrings of the rules and the sentences of the channels, nothing else; a test
-compares them with what this writes.
+The pages are the docstrings of rules and readers and the sentences of the channels, nothing else; a
+test compares them with what this writes.
 """
 
 import argparse
+import importlib
+import pkgutil
 import re
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
+from optdoctor import readers
 from optdoctor.channels import CHANNELS, Axis, Cost
+from optdoctor.reader import Rank
 from optdoctor.report.explain import explained, kind, limit_docs
 from optdoctor.rule import Rule
 from optdoctor.rules import RULES
@@ -33,7 +37,12 @@ GENERATED = "<!-- Written by scripts/write_docs.py: change the source, then `mak
 def pages() -> dict[str, str]:
     """{path below docs/: text} of every page."""
     rules = {f"rules/{rule.name}.md": _rule(rule) for rule in RULES}
-    return {"channels.md": _channels(), "rules/README.md": _index(RULES), **rules}
+    return {
+        "channels.md": _channels(),
+        "formats.md": _formats(),
+        "rules/README.md": _index(RULES),
+        **rules,
+    }
 
 
 def _rule(rule: Rule) -> str:
@@ -71,6 +80,32 @@ def _channels() -> str:
             if c.axis is axis
         ]
         parts.append(f"## {heading}\n\n" + _table(["channel", "unit", "cost", "definition"], rows))
+    return "\n".join(parts)
+
+
+RANKS = {
+    Rank.FORMAT: "Formats of one tool",
+    Rank.TABLE: "General forms, where no tool claims a file",
+    Rank.GUESS: "The last resort",
+}
+
+
+def _formats() -> str:
+    """Every reader by the docstring of its file, with its sample."""
+    names = (m.name for m in pkgutil.iter_modules(readers.__path__))
+    modules = [importlib.import_module(f"{readers.__name__}.{name}") for name in names]
+    found = sorted((m for m in modules if hasattr(m, "READER")), key=lambda m: m.READER.name)
+    parts = [
+        f"{GENERATED}# Log formats\n\nEach file is told by what stands in it, not by its name."
+        " `optdoctor analyze --explain-reading LOG` says who read a file and why, `--reader NAME`"
+        " chooses. The numbers in the samples are made up.\n"
+    ]
+    for rank, heading in RANKS.items():
+        parts.append(f"## {heading}\n")
+        for module in (m for m in found if m.READER.rank is rank):
+            parts.append(f"### {module.READER.name}\n\n{(module.__doc__ or '').strip()}\n")
+            if sample := module.READER.sample.rstrip():
+                parts.append(f"```\n{sample}\n```\n")
     return "\n".join(parts)
 
 

@@ -68,6 +68,7 @@ HEAVY = {
         "table_rows.py",
         "unpack.py",
         "readers/run_record.py",
+        "readers/uniform_rows.py",
         "sinks/record.py",
         "report/table.py",
     },

@@ -99,7 +99,7 @@ def test_the_first_epoch_that_comes_back_is_another_run() -> None:
 
 def test_steps_never_leave_the_numbers_that_a_series_holds() -> None:
     top = MAX_STEP - 1
-    rows = [(step, {"loss": 1.0, "epoch": float(e)}) for e in range(3000) for step in (top, 0)]
+    rows = [(top * (e % 2), {"loss": 1.0, "epoch": float(e)}) for e in range(3000)]
     assert read(filled(rows)).series["loss"].rows > 0
 
 
@@ -163,6 +163,11 @@ def test_the_first_evaluation_of_another_run_is_kept() -> None:
     one: Rows = [(0, {"eval_loss": 9.0}), *losses(10, 20), (20, {"eval_loss": 8.0})]
     other: Rows = [(0, {"eval_loss": 7.0}), *losses(10, 20)]
     assert points(read(filled(one + other)), "eval_loss") == {0: 7.0}
+
+
+def test_no_series_of_another_run_keeps_rows_of_an_earlier_one() -> None:
+    trace = read(filled([(0, {"eval_loss": 9.0}), *losses(10, 20), *losses(10, 20)]))
+    assert points(trace, "eval_loss") == {}
 
 
 def test_a_run_that_is_said_to_begin_leaves_out_the_rows_and_events_before_it() -> None:
@@ -244,6 +249,13 @@ def test_micro_rows_merge_with_none_of_a_branch_that_was_left() -> None:
     trace = read(filled([*losses(1), *rows, *back], has_micro_rows=True))
     assert points(trace) == {1: 1.0, 2: 2.0}
     assert points(trace, "eval_loss") == {2: 4.0}
+
+
+def test_a_micro_row_merges_with_none_before_rows_that_were_dropped() -> None:
+    rows: Rows = [(s, {"lr": v}) for s, v in ((30, 1.0), (35, 4.0), (35, 4.0))]
+    before: Rows = [*losses(10, 50), (50, {"lr": 9.0})]
+    log = filled([*before, *rows, (30, {"loss": 1.0, "lr": 4.0})], has_micro_rows=True)
+    assert points(read(log), "lr") == {30: 4.0}
 
 
 # Overflows.
@@ -460,7 +472,7 @@ def assert_same(one: Trace, other: Trace) -> None:
     between=st.lists(st.sampled_from(["begin", "overflow", "at", "row", ""]), max_size=3),
     count=st.booleans(),
 )
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=150)
 def test_columns_mean_what_their_rows_mean_one_by_one(
     blocks: list[tuple[dict[str, Any], Any]], is_micro: bool, between: list[str], count: bool
 ) -> None:
@@ -518,6 +530,69 @@ def test_a_resume_amid_columns_costs_a_few_single_rows_only(
     assert list(points(trace)) == list(range(1, 8000))
     assert points(trace)[2000] == columns["loss"][3999]
     assert told(trace) == [(2000, "resume", "steps go back from 3999 to 2000")]
+
+
+def test_evaluations_counted_before_the_first_loss_are_counted_the_same_in_columns() -> None:
+    columns = {
+        "eval_loss": np.ma.masked_array(np.arange(100.0), np.arange(100) >= 60),
+        "loss": late(np.arange(100.0), 50),
+    }
+    logs = Log(), Log()
+    logs[0].rows(columns)
+    one_by_one(logs[1], columns, None)
+    assert_same(*map(read, logs))
+
+
+def late(values: Any, first: int) -> Any:
+    """A column that its first rows do not have."""
+    return np.ma.masked_array(values, np.arange(len(values)) < first)
+
+
+def test_columns_whose_first_rows_state_no_step_stand_at_the_last_one() -> None:
+    steps = np.append(np.full(40, NAN), np.arange(8.0, 108.0))
+    log = filled(losses(1, 7))
+    log.rows({"fresh": np.arange(140.0)}, steps)
+    assert points(read(log), "metric:fresh") == {7: 39.0, **{8 + i: 40.0 + i for i in range(100)}}
+
+
+def test_the_first_series_of_columns_is_the_one_that_has_a_row_first() -> None:
+    log = Log()
+    log.rows({"late": late(np.arange(100.0), 50), "early": np.arange(100.0)}, np.arange(100.0))
+    log.count_from_one()
+    assert list(points(read(log), "metric:early")) == list(range(1, 101))
+
+
+def test_overflows_before_columns_do_not_stand_beyond_their_first_row() -> None:
+    log = filled(losses(10))
+    for new in (32.0, 16.0, 8.0):
+        log.overflow(2 * new, new)
+    log.rows({"loss": np.ones(100)}, np.arange(12.0, 112.0))
+    assert list(points(read(log), "step_skipped")) == [11, 12]
+
+
+def test_columns_after_a_run_was_said_to_begin_are_all_that_is_kept() -> None:
+    log = filled(losses(1, 2, 3))
+    log.begin()
+    log.rows({"loss": np.ones(100)}, np.arange(50.0, 150.0))
+    trace = read(log)
+    assert list(points(trace)) == list(range(50, 150))
+    assert [kind for _, kind, _ in told(trace)] == ["start"]
+
+
+def test_a_branch_is_new_only_until_its_first_loss_stands_in_columns() -> None:
+    log = filled((step, {"loss": 1.0, "lr": 0.1}) for step in range(10, 60, 10))
+    log.row({"lr": 0.2}, 30)
+    log.rows({"loss": np.ones(100), "lr": np.ones(100)}, np.arange(51.0, 151.0))
+    log.row({"loss": 2.0}, 100)
+    assert max(points(read(log), "lr")) == 99
+
+
+def test_columns_bring_their_names_in_the_order_of_their_rows() -> None:
+    log = Log(aliases={"a": "loss", "b": "loss"})
+    log.rows({"a": late(np.ones(50), 1), "b": np.zeros(50)}, np.arange(50.0))
+    trace = read(log)
+    assert trace.reading is not None
+    assert trace.reading.names == {"a": "metric:a", "b": "loss"}
 
 
 def test_an_epoch_that_comes_back_amid_columns_is_seen() -> None:

@@ -104,8 +104,9 @@ def test_one_odd_row_in_a_large_file_leaves_the_others_as_they_are(odd: str) -> 
     assert whole.lines_skipped == by_cell.lines_skipped
 
 
-def test_integers_that_stop_being_some_late_in_a_file_are_not_read_cell_by_cell(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("note", ["", "warm", "2020-01-02 10:00:00"])
+def test_late_fractions_and_columns_of_text_are_not_read_cell_by_cell(
+    note: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_cell: list[int] = []
 
@@ -114,11 +115,17 @@ def test_integers_that_stop_being_some_late_in_a_file_are_not_read_cell_by_cell(
         return from_cells(table, rows)
 
     monkeypatch.setattr(table_format, "from_cells", counted)
-    rows = "".join(f"{i},{i % 9}\n" for i in range(1, 60_000))
-    trace = read(f"step,loss\n{rows}60000,2.5\n60001,2.25\n")
+    rows = "".join(f"{i},{i % 9},{note}\n" for i in range(1, 60_000))
+    trace = read(f"step,loss,note\n{rows}60000,2.5,{note}\n60001,2.25,{note}\n")
     assert trace.series["loss"].rows == 60_001
     assert trace.series["loss"].values[-1] == 2.25
     assert not by_cell
+
+
+def test_a_row_without_any_value_is_no_damage() -> None:
+    trace = read("step,loss,acc\n1,2.5,\n2,2.25,\n3,2,\n,,\n,NA,None\n,oops,\n")
+    assert values(trace) == [2.5, 2.25, 2.0]
+    assert trace.lines_skipped == 1
 
 
 def test_a_small_table_is_read_without_pyarrow(tmp_path: Path) -> None:

@@ -150,14 +150,10 @@ def test_an_unknown_format_names_the_three_nearest_and_what_each_lacks(
     assert "docs/formats.md shows the 4 known formats" in error.remedy
 
 
-def test_words_that_only_one_format_has_count_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    common = "step loss lr"
-    known = tuple(
-        reader_of(name, sample=f"{name} 1 {common} {own}\n")
-        for name, own in [("one", "alpha"), ("two", "beta"), ("three", "gamma")]
-    )
-    near = dispatch.nearest(Head(b"step loss lr beta"), known)
-    assert near[0].name == "two"
+def test_words_that_only_one_format_has_count_more() -> None:
+    samples = {"one": "one step loss alpha\n", "too": "too step loss gamma\n", "two": "two beta\n"}
+    known = tuple(reader_of(name, sample=sample) for name, sample in samples.items())
+    assert dispatch.nearest(Head(b"step loss beta"), known)[0].name == "two"
 
 
 @pytest.mark.parametrize(

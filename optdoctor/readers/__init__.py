@@ -10,7 +10,7 @@ from pathlib import Path
 
 from optdoctor.log import Log
 from optdoctor.reader import Head, Rank, Reader, Source, Unreadable
-from optdoctor.readers import dispatch, folders
+from optdoctor.readers import dispatch, folders, tensorboard
 from optdoctor.readers.folders import RECORD, newest_state, run_of
 from optdoctor.source import Piped
 from optdoctor.trace import Reading, Trace
@@ -19,6 +19,7 @@ __all__ = [
     "RECORD",
     "claiming",
     "claims",
+    "named",
     "newest_state",
     "passed_over",
     "read",
@@ -106,6 +107,8 @@ def read_run(path: Path, reader: str | None = None) -> Trace:
     Raises:
         Unreadable: as `read`.
     """
+    if path.is_dir() and not (path / RECORD).is_file() and tensorboard.event_files(path):
+        return tensorboard.read_folder(path)
     if path.is_dir() or path.name == RECORD:
         from optdoctor.readers.run_record import read_folder
 
@@ -143,7 +146,7 @@ def _read_source(source: Source, name: str | None) -> Trace:
     if head.data[257:262] == b"ustar":
         raise Unreadable("a tar archive", "unpack it and name the log")
     if name:
-        reader, why = _named(name), f"the reader {name} was asked for"
+        reader, why = named(name), f"the reader {name} was asked for"
     else:
         claim = dispatch.claim_of(source, readers())
         reader, why, source = claim.reader, claim.why, claim.source
@@ -160,7 +163,12 @@ def _read_source(source: Source, name: str | None) -> Trace:
     return replace(trace, reading=replace(reading, why=why, guessed=guessed))
 
 
-def _named(name: str) -> Reader:
+def named(name: str) -> Reader:
+    """The reader of that name.
+
+    Raises:
+        Unreadable: there is none.
+    """
     for reader in readers():
         if reader.name == name:
             return reader

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from optdoctor.log import Log
 from optdoctor.reader import Head, Reader, Source
-from optdoctor.text_format import NUMBER, clean_lines, value_of
+from optdoctor.text_format import NUMBER, clean_lines, lines_of, value_of
 
 _ROUND = re.compile(r"(?:^|\s)\[(?P<at>\d{1,9})\](?:#011|[ \t]{1,8})(?=[A-Za-z])")
 _XGBOOST = rf"(?P<data>[A-Za-z]\w{{0,60}})-(?P<measure>[A-Za-z][\w@.-]{{0,60}}):(?P<value>{NUMBER})"
@@ -64,7 +64,7 @@ def _names(values: dict[tuple[str, str], float]) -> dict[str, float]:
 
 def _read(source: Source, log: Log) -> None:
     log.facts |= {"loss_kind": "falling", "loss_form": "mean", "loss_window": 1}
-    for found in _rounds(source.lines()):
+    for found in _rounds(lines_of(source)):
         log.row(_names(found.values), found.at)
     log.count_from_one()
 

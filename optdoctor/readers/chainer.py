@@ -22,7 +22,7 @@ class _Table:
         cells = [line[start:end].strip() for start, end in zip(self.starts, ends, strict=True)]
         numbers = {name: number(cell) for name, cell in zip(self.names, cells, strict=True) if cell}
         found = {name: value for name, value in numbers.items() if value is not None}
-        is_row = len(found) == len(numbers) and {self.names[0], "main/loss"} <= found.keys()
+        is_row = {self.names[0], "main/loss"} <= found.keys()
         return found if is_row and not line[: self.starts[0]].strip() else None
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from optdoctor.log import Log
 from optdoctor.reader import Head, Reader, Source
 from optdoctor.readers.epoch_clock import EpochClock
-from optdoctor.text_format import NUMBER, clean_lines, value_of
+from optdoctor.text_format import NUMBER, clean_lines, lines_of, value_of
 
 _ROW = re.compile(
     r"\(epoch: (?P<epoch>\d{1,9}), iters: (?P<iters>\d{1,12}), time: (?P<time>[\d.]+)[^()]{0,80}\)"
@@ -52,7 +52,7 @@ def _sniff(head: Head) -> int:
 def _read(source: Source, log: Log) -> None:
     log.facts["loss_kind"] = "adversarial"
     clock = EpochClock()
-    for row, is_start in _rows(source.lines()):
+    for row, is_start in _rows(lines_of(source)):
         if is_start and row.epoch == 1:
             log.begin()
             clock = EpochClock()

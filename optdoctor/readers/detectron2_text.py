@@ -10,7 +10,9 @@ from optdoctor.text_format import Line, TextFormat
 READER = TextFormat(
     name="detectron2",
     lines=(
-        Line(r"\biter: <step>\s+(?=.*\btotal_loss:)", pairs=":", mark="total_loss:", offset=1),
+        Line(
+            r"\biter: <step>\s+(?=.{0,4000}\btotal_loss:)", pairs=":", mark="total_loss:", offset=1
+        ),
         Line(
             r"\bLoss became infinite or NaN at iteration=<step>",
             values={"total_loss": math.nan},

@@ -6,11 +6,15 @@ READER = TextFormat(
     name="diffusers-bar",
     lines=(
         Line(
-            r"\bSteps: \d+%\|[^|]*\| <step>/<total> \[(?=.*\b(?:step_)?loss=)",
+            r"\bSteps: \d+%\|[^|]{0,200}\| <step>/<total> \[(?=[^]]{0,200}\b(?:step_)?loss=)",
             pairs=":",
             mark="Steps:",
         ),
-        Line(r"\bSteps: \d+%\|[^|]*\| <step>/<total> \[(?!.*loss=)", mark="Steps:", claims=False),
+        Line(
+            r"\bSteps: \d+%\|[^|]{0,200}\| <step>/<total> \[(?![^]]{0,200}loss=)",
+            mark="Steps:",
+            claims=False,
+        ),
     ),
     facts={"loss_kind": "diffusion", "loss_form": "mean", "loss_window": 1},
     from_zero=False,

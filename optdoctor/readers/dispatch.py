@@ -35,7 +35,7 @@ def claim_of(source: Source, readers: Sequence[Reader]) -> Claim:
     Raises:
         Unreadable: none does.
     """
-    sure, guesses = (Rank.FORMAT, Rank.TABLE), (Rank.GUESS,)
+    sure, guesses = (Rank.BYTES, Rank.FORMAT, Rank.TABLE), (Rank.GUESS,)
     windows: list[tuple[int, Head]] = []
     for ranks in (sure, guesses):
         if votes := votes_of(source.head, readers, ranks):

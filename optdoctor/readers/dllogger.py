@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from optdoctor.knowledge.log_names import FREE_NAMES
 from optdoctor.log import Log, number
 from optdoctor.reader import Head, Reader, Source
-from optdoctor.text_format import NUMBER, clean_lines, value_of
+from optdoctor.text_format import NUMBER, clean_lines, lines_of, value_of
 
 _TEXT = re.compile(r"\bDLL [\d-]{8,10} [\d:.]{6,20} - (?P<rest>[^\n]*)")
 _JSON = "DLLL {"
@@ -81,7 +81,7 @@ def _sniff(head: Head) -> int:
 def _read(source: Source, log: Log) -> None:
     log.facts |= {"loss_kind": "falling", "loss_form": "mean"}
     usual = max((len(row.step) for row in _rows(source.head.lines)), default=1)
-    for row in _rows(source.lines()):
+    for row in _rows(lines_of(source)):
         if len(row.step) == usual == 2:
             epoch, iteration = row.step
             log.row({**row.values, "epoch": epoch}, iteration)

@@ -10,7 +10,7 @@ READER = TextFormat(
     lines=(
         Line(r"\b<epoch>epoch:train:\d+-<iter>batch:", pairs=":", mark="epoch:train:"),
         Line(
-            r"epoch results: .*?\[valid\](?:[^\[]*?[\s,])?loss=<eval_loss>",
+            r"epoch results: .{0,4000}?\[valid\](?:[^\[]{0,2000}?[\s,])?loss=<eval_loss>",
             mark="epoch results:",
             claims=False,
         ),

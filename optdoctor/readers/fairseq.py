@@ -11,25 +11,25 @@ READER = TextFormat(
     lines=(
         # A bar (`--log-format tqdm`) has no tag; before 0.10 there was a `|` in front of it.
         Line(
-            r'(?:\btrain_inner\b.*?\{"epoch": \d+,|(?:^|\btrain_inner \|) epoch <epoch>:)'
-            r'(?=.*\bnum_updates"?[:=] "?<step>[",])',
+            r'(?:\btrain_inner\b.{0,20}?\{"epoch": \d+,|(?:^|\btrain_inner \|) epoch <epoch>:)'
+            r'(?=.{0,1000}\bnum_updates"?[:=] "?<step>[",])',
             pairs=":",
             mark="num_updates",
         ),
         Line(
-            r'\{"epoch": \d+,(?=.*"valid_num_updates": "?<step>[",}])',
+            r'\{"epoch": \d+,(?=.{0,1000}"valid_num_updates": "?<step>[",}])',
             pairs=":",
             mark='"valid_num_updates"',
             claims=False,
         ),
         Line(
-            r"\bvalid on '\w*' subset \|(?=.*\bnum_updates <step>)",
+            r"\bvalid on '\w*' subset \|(?=.{0,1000}\bnum_updates <step>)",
             pairs=" ",
             mark=" subset | ",
             names={"loss": "eval_loss", "nll_loss": "valid_nll_loss", "ppl": "valid_ppl"},
             claims=False,
         ),
-        Line(r'"train_loss"|\bepoch \d+ \|', mark="num_updates", claims=False),
+        Line(r'"train_loss"|\bepoch \d+ \||Stopping training', mark="num_updates", claims=False),
     ),
     aliases={"gnorm": "grad_norm", "update": "epoch"}
     | dict.fromkeys(("num_updates", "valid_num_updates", "best_loss", "valid_best_loss"), "")

@@ -9,7 +9,7 @@ READER = TextFormat(
     name="fairseq-old",
     lines=(
         Line(
-            r"(?<!train_inner\s)\| epoch <epoch>:(?=.*\bloss=.*\bnum_updates=<step>,)",
+            r"(?<!train_inner\s)\| epoch <epoch>:(?=.{0,200}\bloss=.{0,600}\bnum_updates=<step>,)",
             pairs=":",
             mark="num_updates=",
         ),
@@ -19,7 +19,7 @@ READER = TextFormat(
             mark='"num_updates"',
         ),
         Line(
-            r"\| valid on '\w*' subset \|(?=.*\bnum_updates <step>)",
+            r"\| valid on '\w*' subset \|(?=.{0,1000}\bnum_updates <step>)",
             pairs=" ",
             mark=" subset | ",
             names={"loss": "eval_loss", "valid_loss": "eval_loss"}

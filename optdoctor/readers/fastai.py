@@ -7,9 +7,7 @@ from optdoctor.knowledge.log_names import FREE_NAMES
 from optdoctor.log import Log, number
 from optdoctor.reader import Head, Reader, Source
 
-_LOSSES = {"train_loss": "loss", "trn_loss": "loss", "valid_loss": "eval_loss"} | {
-    "val_loss": "eval_loss"
-}
+_LOSSES = {"train_loss": "loss", "trn_loss": "loss"}
 
 
 def _sniff(head: Head) -> int:

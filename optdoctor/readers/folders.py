@@ -5,10 +5,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from optdoctor.readers.tensorboard import EVENT_FILE, event_files
+
 RECORD = "run.json"
 """The file that makes a folder a run record."""
-EVENT_FILE = "tfevents"
-"""A part of the name of TensorBoard's files: those of one folder are one run."""
+WANDB_FILE = ".wandb"
+"""How the file of a wandb run ends, one in the folder of each."""
 
 
 def runs_in(folder: Path, claims: Callable[[Path], bool]) -> list[Path]:
@@ -22,10 +24,12 @@ def runs_in(folder: Path, claims: Callable[[Path], bool]) -> list[Path]:
     if found := _kept_run(folder):
         return found
     inside = _entries(folder)
-    found = _event_run(inside)
+    events = event_files(folder)
+    found = [folder] if events else []
     found += [path for path in inside if EVENT_FILE not in path.name and claims(path)]
+    parts = {part for part, _ in events}
     for below in _folders(inside, ("earlier-",)):
-        found += run_of(below)
+        found += run_of(below) if below.name not in parts else []
     return found
 
 
@@ -45,11 +49,15 @@ def passed_over(folder: Path, runs: list[Path], claims: Callable[[Path], bool]) 
 def run_of(folder: Path) -> list[Path]:
     """The run that a folder is, nothing where it is none or cannot be read.
 
-    A record, one record an optimizer, a Trainer's newest state, or the first of its event files,
-    whose reader looks at the others.
+    A record, one record an optimizer, a Trainer's newest state, all event files in it, or the file
+    of a wandb run.
     """
     with suppress(OSError):
-        return _kept_run(folder) or _event_run(_entries(folder))
+        if found := _kept_run(folder):
+            return found
+        if event_files(folder):
+            return [folder]
+        return [path for path in _entries(folder) if path.name.endswith(WANDB_FILE)][:1]
     return []
 
 
@@ -64,10 +72,6 @@ def _kept_run(folder: Path) -> list[Path]:
     states = folder.glob("checkpoint-*/trainer_state.json")
     own = [state for state in states if _is_own_file(state, folder)]
     return [newest_state(own)] if own else []
-
-
-def _event_run(inside: list[Path]) -> list[Path]:
-    return [path for path in inside if EVENT_FILE in path.name and path.is_file()][:1]
 
 
 def newest_state(states: list[Path]) -> Path:

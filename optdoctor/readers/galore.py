@@ -9,7 +9,7 @@ import re
 
 from optdoctor.log import Log
 from optdoctor.reader import Head, Reader, Source
-from optdoctor.text_format import NUMBER, clean_lines, value_of
+from optdoctor.text_format import NUMBER, clean_lines, lines_of, value_of
 
 _COUNT = r"\d{1,15}"
 _LOSS = re.compile(
@@ -32,7 +32,7 @@ def _sniff(head: Head) -> int:
 def _read(source: Source, log: Log) -> None:
     log.facts.update({"loss_kind": "falling", "loss_base": "nats", "loss_form": "divided"})
     accumulation = 1
-    for line in clean_lines(source.lines()):
+    for line in lines_of(source):
         if setting := _SETTING.search(line):
             log.facts[_FACTS[setting["name"]]] = int(setting["value"])
             if setting["name"] == "gradient_accumulation":

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from optdoctor.log import Log, number
 from optdoctor.reader import Head, Rank, Reader, Source
-from optdoctor.text_format import NUMBER, PAIRS, clean_lines, value_of
+from optdoctor.text_format import NUMBER, PAIRS, clean_lines, lines_of, value_of
 
 _QUANTITY = (
     r"loss|cost|nll|objective|criterion|perplexity|\bppl\b|elbo|likelihood|entropy|\bkl\b|"
@@ -41,7 +41,7 @@ def _read(source: Source, log: Log) -> None:
     key, _ = _key(lines)
     column = None if key else _column(lines)
     log.facts |= {"loss_kind": "unknown", "step_source": "counted rows"}
-    for line in clean_lines(source.lines()):
+    for line in lines_of(source):
         value = dict(_pairs(line)).get(key) if column is None else _cell(line, column)
         if value is not None:
             log.row({"loss": value})

@@ -47,6 +47,14 @@ def is_final(names: Mapping[str, Any]) -> bool:
     return "train_runtime" in names or ("train_loss" in names and "loss" not in names)
 
 
+def hides_nan(row: Mapping[str, Any]) -> bool:
+    """Whether its loss of 0 beside a broken gradient is the mark of the Trainer's NaN filter."""
+    if number(row.get("loss")) != 0:
+        return False
+    norm = number(row.get("grad_norm"))
+    return norm is not None and not math.isfinite(norm)
+
+
 def is_unused(name: str) -> bool:
     """Whether it names a clock, a speed, memory or a counter, which no rule reads."""
     return _UNUSED.search(name) is not None
@@ -81,7 +89,7 @@ class Rows:
         kind = self._kind(tuple(row))
         if kind.is_final:
             return
-        if number(row.get("loss")) == 0 and _is_broken(row.get("grad_norm")):
+        if hides_nan(row):
             self.log.facts["nan_filter"] = "seen"
         self.log.row({name: row[raw] for raw, name in kind.names.items()}, self._step(row, step))
 
@@ -144,11 +152,6 @@ class Rows:
                 self._evaluated = self._evaluated or prefix
                 return prefix if prefix == self._evaluated else ""
         return ""
-
-
-def _is_broken(norm: object) -> bool:
-    value = number(norm)
-    return value is not None and not math.isfinite(value)
 
 
 def is_same_row(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:

@@ -6,8 +6,8 @@ READER = TextFormat(
     name="icefall",
     lines=(
         Line(
-            r"\bEpoch <epoch>, batch <iter>,.*?(?<!_)loss\[ loss=<loss>,"
-            r"(?:.*\blr: <lr>)?(?:.*\bgrad_scale: <loss_scale>)?",
+            r"\bEpoch <epoch>, batch <iter>,.{0,200}?(?<!_)loss\[ loss=<loss>,"
+            r"(?:.{0,1000}\blr: <lr>)?(?:.{0,100}\bgrad_scale: <loss_scale>)?",
             mark="loss[",
         ),
         Line(

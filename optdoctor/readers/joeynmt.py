@@ -14,7 +14,7 @@ READER = TextFormat(
     lines=(
         Line(r"\bEpoch +<epoch>,? +Step: +<step>,?(?= Batch)", pairs=":", mark="Batch Loss:"),
         Line(
-            r"\bValidation result.*? at epoch <epoch>, +step <step>:",
+            r"\bValidation result.{0,40}? at epoch <epoch>, +step <step>:",
             pairs=":",
             names=_EVALUATION,
             mark="alidation result",

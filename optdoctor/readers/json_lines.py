@@ -12,6 +12,7 @@ from optdoctor.reader import Head, Rank, Reader, Source
 from optdoctor.readers.huggingface_rows import (
     STEP_OF_TOTAL,
     Column,
+    hides_nan,
     is_unused,
 )
 from optdoctor.readers.uniform_rows import JSON_NUMBER, JSON_PAIR, UniformRows, learn
@@ -28,6 +29,8 @@ _STEPS = (
     "_step",
 )
 """Names of the step, the surest first; wandb's own counter `_step` also counts other rows."""
+_OF_THE_TRAINER = ("current_steps", STEP_OF_TOTAL)
+"""Names of the step in LLaMA-Factory and ms-swift, which write what a Trainer logs."""
 _TOTALS = ("total_steps", "max_steps", "total_iters")
 _ALIASES = {
     **FREE_NAMES,
@@ -44,7 +47,9 @@ _ALIASES = {
 _WRAPPERS = frozenset({"metrics", "log", "logs", "data", "values", "scalars", "stats"})
 """Names of objects that say nothing about the names within."""
 _DEPTH = 2
-_TYPICAL = re.compile(r'(?m)^\{(?=")[^{}\[\]\r\n]*"[^"{}\r\n]*loss[^"{}\r\n]*"[^{}\[\]\r\n]*\}(?P<end>\r?\n)')
+_TYPICAL = re.compile(
+    r'(?m)^\{(?=")[^{}\[\]\r\n]*"[^"{}\r\n]*loss[^"{}\r\n]*"[^{}\[\]\r\n]*\}(?P<end>\r?\n)'
+)
 
 
 def _sniff(head: Head) -> int:
@@ -78,6 +83,8 @@ def _read(source: Source, log: Log) -> None:
                 rows.add_columns(columns)
                 at = stop
         rows.add_lines(text[at:])
+    if rows.step_name in _OF_THE_TRAINER:
+        log.facts.update(framework="huggingface", loss_form="mean", loss_window=log.loss_interval)
     log.count_from_one()
 
 
@@ -129,6 +136,8 @@ class _Rows:
     def _add(self, row: Mapping[str, Any]) -> None:
         if "log_history" in row or "train_runtime" in row:
             return
+        if hides_nan(row) and self.step_name in _OF_THE_TRAINER:
+            self.log.facts["nan_filter"] = "seen"
         step = row.get(self.step_name) if self.step_name else None
         if self.step_name == STEP_OF_TOTAL:
             at, _, total = str(step).partition("/")

@@ -20,7 +20,7 @@ from optdoctor.text_format import NUMBER, clean_lines, value_of
 _BLANKS = r"[ \t]{1,12}"
 _TIME = rf"\d[\d:]{{0,12}}(?:s|ms|us)?(?:{_BLANKS}\d{{1,9}}(?:s|ms|us)/(?:step|sample|epoch))?"
 _TOKEN = re.compile(
-    r"(?<![A-Za-z])Epoch (?P<epoch>\d{1,9})/(?P<epochs>\d{1,9})"
+    r"Epoch (?P<epoch>\d{1,9})/(?P<epochs>\d{1,9})"
     # Behind the count Keras 1 and 2 write [===>..], Keras 3 ━━━, and verbose=2 neither.
     r"|(?<![\w./-])(?<!step )(?P<seen>\d{1,12})/(?P<of>\d{1,12}|Unknown)"
     rf"(?:{_BLANKS}(?:\[[=>.]{{0,200}}\]|━[━ ]{{0,200}}))?(?:{_BLANKS}-)?{_BLANKS}"
@@ -30,7 +30,7 @@ _TOKEN = re.compile(
 )
 _PAIR = re.compile(
     # Text may be glued to a value: 1.3988Batch 8: Invalid loss, terminating training
-    r"(?<!\S)-[ \t]{1,4}(?P<key>(?:(?! - )[^:\n]){1,80}): "
+    r"-[ \t]{1,4}(?P<key>(?:(?! - )[^:\n]){1,80}): "
     rf"(?P<value>{NUMBER}|[-+]?(?:nan|inf))"
 )
 
@@ -85,8 +85,6 @@ class _Epochs:
     bar: _Bar = field(default_factory=_Bar)  # the newest frame that counts
     epoch: int = 0  # that the bar belongs to, 0 where no line named it
     is_counted: bool = False  # Epoch 1/1 again and again: `fit` is called in a loop
-    is_left: bool = False  # another bar of this length, as of `evaluate`, came behind it
-    is_new_run: bool = False
     num_rows: int = 0
 
     def see(self, frame: _Bar) -> None:
@@ -95,9 +93,8 @@ class _Epochs:
             self._begin(frame)
         elif self._goes_on(frame):
             self.bar = frame
-        elif frame.of == self.bar.of and self.epoch:
-            self.is_left = True
-        elif frame.of == self.bar.of:  # no line names epochs: each bar of this length is one
+        elif frame.of == self.bar.of and not self.epoch:
+            # No line names epochs: each bar of this length is one.
             self.end(is_over=True)
             self.bar = frame
 
@@ -107,23 +104,21 @@ class _Epochs:
             return True
         if frame.of != bar.of or frame.seen < bar.seen:
             return False
-        if bar.is_over or self.is_left:  # what comes now adds the numbers of the validation
+        if bar.is_over:  # what comes now adds the numbers of the validation
             return frame.values.keys() > bar.values.keys()
         return True
 
     def _begin(self, line: _Bar) -> None:
         if line.epoch == 1 and not self.epoch:
             self.bar = _Bar()  # of an `evaluate` before the training
-        elif not self.epoch and line.epochs > 1:
+        elif not self.epoch:
             self.epoch = line.epoch - 1  # the head of the log is cut off
         self.end(is_over=self.is_counted or line.epoch == self.epoch + 1)
         self.is_counted = line.epochs == 1
         if not self.is_counted:
             self.log.facts["total_steps"] = line.epochs
-        self.is_new_run |= line.epoch == 1 and not self.is_counted
         self.epoch = line.epoch
         self.bar = _Bar()
-        self.is_left = False
 
     def end(self, is_over: bool) -> None:
         """Adds the row of the bar that was written last."""
@@ -132,9 +127,6 @@ class _Epochs:
         if not bar.text or not counts:
             return
         self.num_rows += 1
-        if self.is_new_run:
-            self.log.begin()
-            self.is_new_run = False
         if self.epoch and not self.is_counted:
             self.log.row({**bar.values, "epoch": self.epoch}, self.epoch)
         else:

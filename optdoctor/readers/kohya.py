@@ -6,10 +6,14 @@ READER = TextFormat(
     name="kohya",
     lines=(
         Line(
-            r"\bsteps: \d+%\|[^|]*\| <step>/<total> \[.*?\b(?:avr_loss|loss)=<loss>",
+            r"\bsteps: \d+%\|[^|]{0,200}\| <step>/<total> \[[^]]{0,200}?\b(?:avr_loss|loss)=<loss>",
             mark="steps:",
         ),
-        Line(r"\bsteps: \d+%\|[^|]*\| <step>/<total> \[(?!.*loss=)", mark="steps:", claims=False),
+        Line(
+            r"\bsteps: \d+%\|[^|]{0,200}\| <step>/<total> \[(?![^]]{0,200}loss=)",
+            mark="steps:",
+            claims=False,
+        ),
     ),
     facts={"loss_kind": "diffusion", "loss_form": "running mean"},
     from_zero=False,

@@ -4,7 +4,11 @@ from optdoctor.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="maskrcnn-benchmark",
-    lines=(Line(r"\biter: <step>\s+(?=.*\bloss: \S+ \(.*\bmax mem:)", pairs=":", mark="max mem:"),),
+    lines=(
+        Line(
+            r"\biter: <step>\s+loss: <loss> \((?=.{0,4000}\bmax mem:)", pairs=":", mark="max mem:"
+        ),
+    ),
     aliases={"max mem": ""},
     facts={"loss_kind": "falling", "loss_form": "window median"},
     from_zero=False,

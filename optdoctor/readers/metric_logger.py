@@ -17,7 +17,7 @@ READER = TextFormat(
             mark="Epoch: [",
         ),
         Line(
-            r"\bTest: \[ \d+/ \d+\] eta: .*?\bloss: \S+ \(<eval_loss>\)",
+            r"\bTest: \[ \d+/ \d+\] eta: .{0,1000}?\bloss: \S{1,20} \(<eval_loss>\)",
             mark="Test:",
             claims=False,
         ),

@@ -15,9 +15,11 @@ READER = TextFormat(
             pairs=":",
             mark=", eta: ",
         ),
-        Line(r"\b(?:Epoch|Iter)\(val\) \[.*?\bloss: <eval_loss>", mark="(val)", claims=False),
         Line(
-            r"\b(?:Epoch|Iter)\(val\) (?:\[ \d+(?:/\d+)?\])+(?!.*\bloss:)",
+            r"\b(?:Epoch|Iter)\(val\) \[.{0,1000}?\bloss: <eval_loss>", mark="(val)", claims=False
+        ),
+        Line(
+            r"\b(?:Epoch|Iter)\(val\) (?:\[ \d+(?:/\d+)?\])+(?!.{0,1000}\bloss:)",
             pairs=":",
             mark="(val)",
             claims=False,

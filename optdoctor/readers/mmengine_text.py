@@ -17,14 +17,16 @@ READER = TextFormat(
             mark="Epoch(train)",
         ),
         Line(rf"\bIter\(train\) \[ <step>/<total>\]{_NOT_MMCV}", pairs=":", mark="Iter(train)"),
-        Line(r"\b(?:Epoch|Iter)\(val\) \[.*?\bloss: <eval_loss>", mark="(val)", claims=False),
         Line(
-            r"\b(?:Epoch|Iter)\(val\) (?:\[ \d+(?:/\d+)?\])+(?!.*\b(?:loss|eta):)",
+            r"\b(?:Epoch|Iter)\(val\) \[.{0,1000}?\bloss: <eval_loss>", mark="(val)", claims=False
+        ),
+        Line(
+            r"\b(?:Epoch|Iter)\(val\) (?:\[ \d+(?:/\d+)?\])+(?!.{0,1000}\b(?:loss|eta):)",
             pairs=":",
             mark="(val)",
             claims=False,
         ),
-        Line(r"\(val\) .*\beta: ", mark="(val)", claims=False),
+        Line(r"\(val\) .{0,200}\beta: ", mark="(val)", claims=False),
     ),
     facts={"loss_kind": "falling", "loss_form": "mean"},
     from_zero=False,

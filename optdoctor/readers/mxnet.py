@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from optdoctor.log import Log
 from optdoctor.reader import Head, Reader, Source
 from optdoctor.readers.epoch_clock import EpochClock
-from optdoctor.text_format import NUMBER, clean_lines, value_of
+from optdoctor.text_format import NUMBER, clean_lines, lines_of, value_of
 
 _BATCH = re.compile(
     r"\[?Epoch ?\[?(?P<epoch>\d{1,9})\] ?\[?Batch ?\[?(?:\d{1,9}-)?(?P<batch>\d{1,9})\],?"
@@ -73,7 +73,7 @@ def _read(source: Source, log: Log) -> None:
     log.facts["loss_kind"] = "falling"
     clock = EpochClock()
     has_batches = any(row.batch is not None for row in _rows(source.head.lines))
-    for row in _rows(source.lines()):
+    for row in _rows(lines_of(source)):
         values = _as_loss(row.values)
         if not row.is_training:
             log.row({f"validation {name}": value for name, value in values.items()})

@@ -6,12 +6,13 @@ READER = TextFormat(
     name="nemo-bar",
     lines=(
         Line(
-            r"\bEpoch <epoch>:.*?\breduced_train_loss=<loss>(?=.*\bglobal_step=<step>[],])",
+            r"\bEpoch <epoch>:.{0,300}?\breduced_train_loss=<loss>"
+            r"(?=.{0,300}\bglobal_step=<step>[],])",
             pairs=":",
             mark="reduced_train_loss=",
         ),
     ),
-    aliases={"global_step": "", "consumed_samples": "", "train_step_timing in s": ""},
+    aliases={"consumed_samples": "", "train_step_timing in s": ""},
     facts={"loss_kind": "falling", "loss_form": "mean", "loss_window": 1},
     repeated=frozenset({"val_loss"}),
     from_zero=True,

@@ -11,10 +11,14 @@ READER = TextFormat(
     lines=(
         Line(
             r"\bTrain Epoch: <epoch> \[ \d+/\d+ \( \d+(?:\.\d+)?%\)\]"
-            r"(?=.*\bLR: <lr>)(?:.*?\s)?Loss: <loss> \(",
+            r"(?=.{0,400}\bLR: <lr>)(?:.{0,400}?\s)?Loss: <loss> \(",
             mark="Train Epoch:",
         ),
-        Line(r"\bEval Epoch: \d+.*?\bclip_val_loss: <eval_loss>", mark="Eval Epoch:", claims=False),
+        Line(
+            r"\bEval Epoch: \d+.{0,1000}?\bclip_val_loss: <eval_loss>",
+            mark="Eval Epoch:",
+            claims=False,
+        ),
     ),
     facts={"loss_kind": "falling", "loss_form": "mean", "loss_window": 1},
     sample="""2026-01-02,03:04:05 | INFO | Train Epoch: 0 [  4096/1000000 (0%)] Data (t): 1.500 \

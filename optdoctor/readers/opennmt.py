@@ -25,7 +25,7 @@ READER = TextFormat(
         ),
         Line(
             r"\bEpoch <epoch> ; Iter(?:ation)? <iter>/<per_epoch> ;"
-            r".*?(?:Learning rate|LR) <lr> ;.*?\b(?:Perplexity|PPL) <ppl>",
+            r".{0,40}?(?:Learning rate|LR) <lr> ;.{0,80}?\b(?:Perplexity|PPL) <ppl>",
             mark=" ; ",
         ),
         Line(r"\bValidation perplexity: <valid_ppl>", mark="Validation p", claims=False),

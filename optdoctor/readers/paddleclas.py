@@ -12,7 +12,9 @@ READER = TextFormat(
         ),
         Line(r"\[Train\]\[Epoch \d+/\d+\]\[Avg\]", mark="[Train][Epoch", claims=False),
         Line(
-            r"\[Eval\]\[Epoch \d+\]\[Avg\].*?(?<!\w)loss: <eval_loss>", mark="[Eval]", claims=False
+            r"\[Eval\]\[Epoch \d+\]\[Avg\].{0,400}?(?<!\w)loss: <eval_loss>",
+            mark="[Eval]",
+            claims=False,
         ),
         Line(r"\[Eval\]\[Epoch \d+\]", mark="[Eval]", claims=False),
     ),

@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 
 from optdoctor.log import Log
 from optdoctor.reader import Head, Rank, Reader, Source
-from optdoctor.text_format import NUMBER, PAIRS, add_overflow, clean_lines, value_of
+from optdoctor.text_format import NUMBER, PAIRS, add_overflow, clean_lines, lines_of, value_of
 
 _TRAINING = frozenset({"train", "training", "tr", "trn"})
 _EVALUATION = frozenset(
@@ -127,7 +127,7 @@ def _read(source: Source, log: Log) -> None:
     plan = _planned(_rows(source.head))
     log.facts["loss_kind"] = plan.kind
     epoch: float | None = None
-    for line in clean_lines(source.lines()):
+    for line in lines_of(source):
         if add_overflow(line, log) or (row := _row(line)) is None:
             continue
         epoch = epoch if row.epoch is None else row.epoch

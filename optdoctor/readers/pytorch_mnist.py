@@ -10,7 +10,7 @@ READER = TextFormat(
     lines=(
         Line(
             r"\bTrain Epoch: <epoch> \[ \d+/\d+ \(\d+(?:\.\d+)?%\)\]\s+Loss: <loss>"
-            r"(?!\d| \(|.*\bLR:)",
+            r"(?!\d| \(|.{0,400}\bLR:)",
             mark="Train Epoch:",
         ),
         Line(

@@ -5,8 +5,9 @@ from optdoctor.text_format import Line, TextFormat
 READER = TextFormat(
     name="speechbrain",
     lines=(
-        Line(r"\bepoch: <epoch>(?=,? .*- train loss: <loss>)", pairs=":", mark=" - train loss:"),
-        Line(r"- test loss:", mark=" - test loss:", claims=False),
+        Line(
+            r"\bepoch: <epoch>(?=,? .{0,400}- train loss: <loss>)", pairs=":", mark=" - train loss:"
+        ),
     ),
     aliases={"train loss": "", "valid loss": "eval_loss", "lr_model": "lr"},
     facts={"loss_kind": "falling", "loss_form": "mean", "step_source": "epochs"},

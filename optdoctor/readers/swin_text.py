@@ -14,7 +14,11 @@ READER = TextFormat(
             pairs=" ",
             mark="Train: [",
         ),
-        Line(r"\bTest: \[ \d+/\d+\]\s.*?\bLoss \S+ \( <eval_loss>\)", mark="Test: [", claims=False),
+        Line(
+            r"\bTest: \[ \d+/\d+\]\s.{0,200}?\bLoss \S{1,20} \( <eval_loss>\)",
+            mark="Test: [",
+            claims=False,
+        ),
     ),
     aliases={"wd": ""},
     facts={"loss_kind": "falling", "loss_form": "mean", "loss_window": 1},

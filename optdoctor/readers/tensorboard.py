@@ -7,6 +7,7 @@ is sampled. Histograms, images, texts and graphs are passed over. A folder whose
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +20,14 @@ from optdoctor.readers.event_file import read_file
 from optdoctor.readers.event_points import Points
 from optdoctor.readers.event_record import HEADER, length_at, record_at
 from optdoctor.store import IntArray
+from optdoctor.trace import Trace
 
 PARTS = frozenset(
     ["train", "training", "val", "valid", "validation", "eval", "evaluation", "test", "dev"]
 )
 """Names of folders that hold a part of a run's curves, alone or at their end: "loss_train"."""
+EVENT_FILE = "tfevents"
+"""A part of the name of an event file."""
 MAX_FILES = 10_000
 _VERSION = b"brain.Event:"
 _LONGEST_FIRST = 4096  # bytes; newer writers name themselves in it too
@@ -34,22 +38,35 @@ def event_files(folder: Path) -> list[tuple[str, Path]]:
 
     The part is "" for files in the folder itself, else the name of the folder within.
     """
-    inside = sorted(folder.iterdir())[:MAX_FILES]
+    inside = _listed(folder)
     found = [("", path) for path in _in_order(inside)]
-    parts = [path for path in inside if _is_part(path.name) and path.is_dir()]
-    of_parts = [(p.name, file) for p in parts for file in _in_order(sorted(p.iterdir()))]
+    parts = [path for path in inside if _is_part(path)]
+    of_parts = [(p.name, file) for p in parts for file in _in_order(_listed(p))]
     if found or any(not _is_evaluation(part) for part, _ in of_parts):
         return found + of_parts
     return []
 
 
-def read_files(files: Iterable[tuple[str, Path]], log: Log) -> None:
-    """Adds the curves of event files, given as `event_files` does, that make one run."""
+def read_folder(folder: Path) -> Trace:
+    """The trace of the run whose event files lie in a folder.
+
+    Raises:
+        Unreadable: there is none, or they hold no scalar.
+    """
+    log = Log()
     points: dict[str, Points] = {}
-    for part, path in files:
-        with path.open("rb") as file:
-            read_file(file, points.setdefault(part, Points()))
+    files = event_files(folder)
+    try:
+        for part, path in files:
+            with path.open("rb") as file:
+                read_file(file, points.setdefault(part, Points()))
+    except OSError as error:
+        raise Unreadable(error.strerror or str(error), "check the files' permissions") from error
     _fill(points, log)
+    if not log.has_rows:
+        raise Unreadable("no event file with a curve in it", "name the folder of a run")
+    count = f"{len(files)} event file{'s' * (len(files) > 1)}"
+    return log.trace(str(folder), READER.name, f"{count} in this folder")
 
 
 def _fill(points: dict[str, Points], log: Log) -> None:
@@ -73,12 +90,6 @@ def _fill(points: dict[str, Points], log: Log) -> None:
 
 
 def _read(source: Source, log: Log) -> None:
-    if source.path is not None and source.path.is_dir():
-        files = event_files(source.path)
-        if not files:
-            raise Unreadable("no event file in this folder", "name the folder that holds them")
-        read_files(files, log)
-        return
     points = Points()
     with source.open() as file:
         read_file(file, points)
@@ -100,14 +111,22 @@ def _sniff(head: Head) -> int:
     return num_records
 
 
+def _listed(folder: Path) -> list[Path]:
+    """What stands in a folder, nothing where it cannot be read."""
+    with suppress(OSError):
+        return sorted(folder.iterdir())[:MAX_FILES]
+    return []
+
+
 def _in_order(paths: Iterable[Path]) -> list[Path]:
     """The event files among these, in the order in which they were begun."""
-    files = [path for path in paths if "tfevents" in path.name and path.is_file()]
+    files = [p for p in paths if EVENT_FILE in p.name and p.is_file() and not p.is_symlink()]
     return sorted(files, key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)[:1]])
 
 
-def _is_part(name: str) -> bool:
-    return re.split(r"[_\-.]", name.lower())[-1] in PARTS
+def _is_part(path: Path) -> bool:
+    last = re.split(r"[_\-.]", path.name.lower())[-1]
+    return last in PARTS and path.is_dir() and not path.is_symlink()
 
 
 def _is_evaluation(part: str) -> bool:

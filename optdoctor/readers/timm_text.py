@@ -12,12 +12,12 @@ READER = TextFormat(
             mark="Train:",
         ),
         Line(
-            r"\bTest(?: \(\w+\))?: \[ \d+/ \d+\]\s.*?\bLoss: \S+ \( <eval_loss>\)",
+            r"\bTest(?: \(\w+\))?: \[ \d+/ \d+\]\s.{0,200}?\bLoss: \S{1,20} \( <eval_loss>\)",
             mark="Test",
             claims=False,
         ),
     ),
-    aliases={"LR": "lr", "Time": "", "Data": "", "Time cost": "", "Data time": ""}
+    aliases={"LR": "lr", "Time": "", "Data": "", "Data time": ""}
     | {"Forward time": "", "Batch time": ""},
     facts={"loss_kind": "falling", "loss_form": "mean", "loss_window": 1},
     first_epoch=None,

@@ -10,16 +10,22 @@ READER = TextFormat(
     name="torch-imagenet",
     lines=(
         Line(
-            r"\bEpoch: \[ <epoch>\]\[ <iter>/ <per_epoch>\]\s+(?=.*\bLoss \S+ \( \S+\))",
+            r"\bEpoch: \[ <epoch>\]\[ <iter>/ <per_epoch>\]\s+"
+            r"(?=.{0,400}\bLoss \S{1,20} \( \S{1,20}\))",
             pairs=" ",
             mark="Epoch: [",
         ),
         Line(
-            r"\b(?:Test|Val|val|Validation): ?\[ \d+/ \d+\]\s.*?\bLoss \S+ \( <eval_loss>\)",
+            r"\b(?:Test|Val|val|Validation): ?\[ \d+/ \d+\]\s"
+            r".{0,200}?\bLoss \S{1,20} \( <eval_loss>\)",
             mark="Loss ",
             claims=False,
         ),
-        Line(r"\bval\[ \d+/ \d+\]\s.*?\bLoss \S+ \( <eval_loss>\)", mark="val[", claims=False),
+        Line(
+            r"\bval\[ \d+/ \d+\]\s.{0,200}?\bLoss \S{1,20} \( <eval_loss>\)",
+            mark="val[",
+            claims=False,
+        ),
     ),
     aliases={"Loss": "loss", "LR": "lr", "Time": "", "Data": "", "Speed": ""},
     facts={"loss_kind": "falling", "loss_form": "mean", "loss_window": 1},

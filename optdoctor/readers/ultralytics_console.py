@@ -52,7 +52,7 @@ def _training(names: list[str], cells: list[str]) -> dict[str, float]:
     parts = dict(zip(losses, map(value_of, cells), strict=False))
     if "total" in parts:
         return {"loss": parts.pop("total"), **parts}
-    return parts if "loss" in parts else {"loss": sum(parts.values()), **parts}
+    return {"loss": sum(parts.values()), **parts}
 
 
 def _evaluation(cells: list[str]) -> dict[str, float]:

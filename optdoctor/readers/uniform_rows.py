@@ -69,7 +69,7 @@ class UniformRows:
 
 
 def learn(row: str, end: str, pairs: re.Pattern[str], number: str) -> UniformRows | None:
-    """The shape of a row, None where its rows cannot be told apart from their separators.
+    """The shape of a row, None where it holds no number or one in a spelling of its own.
 
     Args:
         row: One whole row.
@@ -92,12 +92,7 @@ def learn(row: str, end: str, pairs: re.Pattern[str], number: str) -> UniformRow
         is_number.append(group == "value")
         at = pair.end(group)
     separators.append(row[at:] + end)
-    first, *inner, last = separators
-    marks = {last + first, *inner}
-    is_clear = all(a == b or a not in b for a in marks for b in marks) and all(marks)
-    if not any(is_number) or len(set(names)) < len(names) or not is_clear or _CELL in row + end:
-        return None
-    if any(re.fullmatch(number, a) for a in inner):
+    if not any(is_number) or len(set(names)) < len(names) or _CELL in row + end:
         return None
     return UniformRows(tuple(names), tuple(is_number), tuple(separators), number)
 

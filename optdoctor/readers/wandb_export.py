@@ -1,6 +1,6 @@
 """The CSV of a wandb chart: `"Step","run - loss","run - loss__MIN","run - loss__MAX"`."""
 
-from os.path import commonprefix
+from itertools import takewhile
 
 from optdoctor.knowledge.log_names import FREE_NAMES, STEP_NAMES
 from optdoctor.table_format import Meaning, table_reader
@@ -28,9 +28,11 @@ def _claim(names: tuple[str, ...], _: str) -> Meaning | None:
 
 def _without_run(name: str, series: list[str]) -> str:
     """The name of a series without that of its run, which all of them begin with."""
-    shared = commonprefix(series) if len(series) > 1 else name
-    run, mark, _ = shared.rpartition(" - ")
-    return name.removeprefix(run + mark)
+    if len(series) == 1:
+        return name.rpartition(" - ")[2]
+    parts = zip(*(other.split(" - ")[:-1] for other in series), strict=False)
+    shared = sum(1 for _ in takewhile(lambda part: len(set(part)) == 1, parts))
+    return " - ".join(name.split(" - ")[shared:])
 
 
 READER = table_reader(

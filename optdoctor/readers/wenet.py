@@ -6,12 +6,12 @@ READER = TextFormat(
     name="wenet",
     lines=(
         Line(
-            r"\bTRAIN\b(?:[^B]|B(?!atch))*?\bBatch <epoch>/<iter> loss <loss>",
+            r"\bTRAIN\b.{0,60}?\bBatch <epoch>/<iter> loss <loss>",
             pairs=" ",
             mark="TRAIN",
         ),
         Line(
-            r"\bEpoch \d+(?: Step \d+)? CV info .*?\bcv_loss <eval_loss>",
+            r"\bEpoch \d+(?: Step \d+)? CV info .{0,200}?\bcv_loss <eval_loss>",
             mark="CV info",
             claims=False,
         ),

@@ -6,12 +6,12 @@ READER = TextFormat(
     name="yolox",
     lines=(
         Line(
-            r"\bepoch: <epoch>/\d+, iter: <iter>/<per_epoch>,(?=.*\btotal_loss:)",
+            r"\bepoch: <epoch>/\d+, iter: <iter>/<per_epoch>,(?=.{0,400}\btotal_loss:)",
             pairs=":",
             mark="total_loss:",
         ),
     ),
-    aliases={"gpu mem": "", "mem": "", "iter_time": "", "size": ""} | {"ETA": ""},
+    aliases={"gpu mem": "", "iter_time": "", "size": ""} | {"ETA": ""},
     facts={"loss_kind": "falling", "loss_form": "mean", "loss_window": 1},
     from_zero=False,
     sample="""2026-01-02 03:04:05 | INFO     | yolox.core.trainer:246 - epoch: 1/300, \

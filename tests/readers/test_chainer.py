@@ -38,6 +38,12 @@ def test_progress_bars_between_the_rows_are_none() -> None:
 
 
 def test_without_iterations_the_epoch_is_the_step() -> None:
-    trace = read("epoch       main/loss   lr", "1           2.25        0.25", "2           2  0.5")
-    assert rows_of(trace)[0] == (1, 2.25)
-    assert rows_of(trace, "lr")[0] == (1, 0.25)
+    trace = read("epoch       main/loss   lr", "5           2.25        0.25", "10          2.0")
+    assert rows_of(trace) == [(5, 2.25), (10, 2.0)]
+    assert rows_of(trace, "lr") == [(5, 0.25)]
+
+
+def test_a_row_that_is_cut_before_its_loss_is_none() -> None:
+    trace = read(HEADER, row(1, 50, 2.25, "", 0.125, 1.5), row(1, 100, 2.0, "", 0.125, 1.5)[:13])
+    assert rows_of(trace) == [(50, 2.25)]
+    assert rows_of(trace, "epoch") == [(50, 1.0)]

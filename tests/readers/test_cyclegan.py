@@ -40,14 +40,16 @@ def test_newer_lines_have_a_comma_in_front() -> None:
 
 
 def test_a_run_that_begins_again_leaves_the_earlier_one_out() -> None:
-    trace = read(HEADER, row(1, 100), row(2, 50), HEADER, row(1, 100, 0.75), row(1, 200, 0.25))
-    assert rows_of(trace, "metric:D_A") == [(100, 0.75), (200, 0.25)]
+    trace = read(
+        HEADER, row(1, 100), row(2, 50), HEADER, row(1, 100, 0.75), row(1, 200), row(2, 50)
+    )
+    assert rows_of(trace, "metric:D_A") == [(100, 0.75), (200, 0.5), (300, 0.5)]
     assert [event.kind for event in trace.events] == ["start"]
 
 
 def test_a_run_that_goes_on_keeps_the_earlier_rows() -> None:
     trace = read(
-        *(HEADER, row(1, 100, 0.125), row(1, 200, 0.25), row(2, 100, 9.5)),
+        *(HEADER, row(1, 100, 0.125), row(1, 200, 0.25), row(2, 100, 9.5), row(3, 100, 9.5)),
         *(HEADER, row(2, 100, 0.375), row(2, 200, 0.5)),
     )
     assert rows_of(trace, "metric:D_A") == [(100, 0.125), (200, 0.25), (300, 0.375), (400, 0.5)]

@@ -29,17 +29,19 @@ def test_the_mean_since_the_last_line_goes_before_the_loss_of_a_batch() -> None:
     assert rows_of(trace) == [(1787, 2.25), (1887, None)]
     assert rows_of(trace, "metric:step_loss") == [(1787, 9.5), (1887, 9.5)]
     assert rows_of(trace, "lr") == [(1787, 0.00025), (1887, 0.00025)]
+    assert set(trace.series) == {"loss", "lr", "epoch", "metric:step_loss"}
     assert trace.facts["loss_form"] == "mean"
 
 
 def test_json_lines_say_the_same() -> None:
     trace = read(
-        record("PARAMETER", "LOG", train_batch_size=4096, average_loss=77.0),
+        record("PARAMETER", train_batch_size=4096),
         record([0, 1787], average_loss=2.25, step_loss=9.5, learning_rate=0.00025),
         record([0, 1887], average_loss=float("nan"), step_loss=9.5),
         'DLLL {"timestamp": "1.5", "type": "LO',
     )
     assert rows_of(trace) == [(1787, 2.25), (1887, None)]
+    assert set(trace.series) == {"loss", "lr", "epoch", "metric:step_loss"}
 
 
 def test_a_line_an_epoch_sums_up_and_replaces_no_row() -> None:

@@ -46,6 +46,8 @@ def test_words_are_read_as_the_json_is() -> None:
     assert rows_of(trace, "eval_loss") == [(250, 10.5)]
     assert rows_of(trace, "metric:ppl") == [(100, 900.0), (200, 900.0)]
     assert rows_of(trace, "metric:valid_ppl") == [(250, 724.1)]
+    assert rows_of(trace, "metric:valid_nll_loss") == [(250, 9.5)]
+    assert "metric:best_loss" not in trace.series
     assert trace.lines_skipped == 0
 
 

@@ -38,6 +38,10 @@ def test_the_mean_of_an_epoch_is_no_row_and_its_validation_is() -> None:
     assert rows_of(trace) == [(1001, 12.5), (2501, 11.5)]
     assert rows_of(trace, "lr") == [(1001, 0.000125), (2501, 0.000125)]
     assert rows_of(trace, "eval_loss") == [(1500, 10.5), (3000, 9.5)]
+    assert rows_of(trace, "metric:valid_nll_loss") == [(1500, 9.5), (3000, 8.5)]
+    assert rows_of(trace, "metric:nll_loss") == [(1001, 9.5), (2501, 9.5)]
+    assert rows_of(trace, "metric:valid_ppl") == [(1500, 724.1), (3000, 362.0)]
+    assert "metric:best_loss" not in trace.series
     assert trace.lines_skipped == 0
 
 
@@ -59,12 +63,13 @@ def test_json_lines_have_no_tag() -> None:
         "fairseq-old",
         row.format(update=0.25, loss=12.5, step=100),
         row.format(update=0.5, loss=12.25, step=200),
-        '{"epoch": 1, "valid_loss": "10.5", "valid_ppl": "1448", "valid_num_updates": "400"}',
+        '{"epoch": 1, "valid_loss": "10.5", "valid_num_updates": "400", "valid_best_loss": "9"}',
         '{"epoch": 1, "train_loss": "11.5", "train_num_updates": "400", "train_lr": "9"}',
     )
     assert rows_of(trace) == [(100, 12.5), (200, 12.25)]
     assert rows_of(trace, "epoch") == [(100, 0.25), (200, 0.5)]
     assert rows_of(trace, "eval_loss") == [(400, 10.5)]
+    assert not {"metric:valid_best_loss", "metric:valid_num_updates"} & trace.series.keys()
 
 
 def test_an_overflow_is_an_update_that_was_not_made() -> None:

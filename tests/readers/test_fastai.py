@@ -39,6 +39,9 @@ def test_the_old_names_are_known_and_a_row_of_another_length_is_none() -> None:
         "epoch      trn_loss   val_loss   accuracy   ",
         "    0      2.25       1.75       0.5      ",
         "    1      1.25       1.5",
+        "2 models were saved",
+        "best 1.25 1.5 0.25",
     )
     assert rows_of(trace) == [(1, 2.25)]
+    assert rows_of(trace, "epoch") == [(1, 0.0)]
     assert rows_of(trace, "eval_loss") == [(1, 1.75)]

@@ -15,8 +15,8 @@ from optdoctor.trace import Trace
 BAR = "  3%|▎         | 3/100 [00:01<00:30,  3.20it/s]"
 
 
-def read(text: str) -> Trace:
-    return read_source(Source(text.encode(), "train.log"))
+def read(text: str, reader: str | None = None) -> Trace:
+    return read_source(Source(text.encode(), "train.log"), reader)
 
 
 def losses(trace: Trace) -> list[float]:
@@ -161,14 +161,28 @@ def test_a_bar_drawn_anew_behind_a_row_is_more_exact_than_the_one_before() -> No
 
 
 def test_bars_of_an_evaluation_and_of_a_data_set_tell_no_step() -> None:
-    text = "Map: 100%|##########| 499/500 [00:01<00:00, 9.00it/s]\n"
+    text = ""
     for step in (10, 20, 30):
-        text += f"\r{bar(step)}\r {row(2.5)}\n" + "".join(f"\r{bar(n, 40)}" for n in (1, 20, 40))
+        text += f"\r{bar(step)}\rMap: {bar(500)}\r {row(2.5)}\n" + "".join(
+            f"\r{bar(n, 40)}" for n in (1, 20, 40)
+        )
         text += "\x1b[A\n\r  \r\x1b[A{'eval_loss': '2.25', 'eval_runtime': '1', 'epoch': '1'}\n"
         text += f"\r{bar(step)}\r{bar(step + 1)}"
     trace = read(text)
     assert steps(trace) == steps(trace, "eval_loss") == [10, 20, 30]
     assert trace.facts["total_steps"] == 500
+
+
+def test_a_bar_that_is_drawn_behind_rows_only_tells_their_steps() -> None:
+    trace = read(f"{bar(0)}\r" + "".join(f"\r{row(2.5)}\n\r{bar(s)}" for s in (10, 20, 30)))
+    assert steps(trace) == [10, 20, 30]
+
+
+def test_an_evaluation_between_two_loss_rows_stands_at_its_bar() -> None:
+    evaluation = "{'eval_loss': 2.25, 'eval_runtime': 1.5, 'epoch': 1.0}"
+    trace = read(f"{bar(10)}\n{row(2.5)}\n{bar(15)}\n{evaluation}\n{bar(20)}\n{row(2.0)}\n")
+    assert steps(trace, "eval_loss") == [15]
+    assert steps(trace) == [10, 20]
 
 
 def test_a_bar_that_stands_still_tells_no_step() -> None:
@@ -250,7 +264,7 @@ def test_a_dictionary_that_a_terminal_broke_is_one() -> None:
 
 
 def test_a_torn_dictionary_takes_nothing_from_the_lines_behind_it() -> None:
-    trace = read("{'loss': 2.5}\n{'loss': 1\nsome words and a brace}\n{'loss': 2.25}\n")
+    trace = read("{'loss': 2.5}\n{'loss': 1, 'epoch': 2\nsome words, a brace}\n{'loss': 2.25}\n")
     assert losses(trace) == [2.5, 2.25]
     assert trace.lines_skipped == 1
 
@@ -282,6 +296,12 @@ def test_a_row_that_two_callbacks_log_is_one() -> None:
     )
     trace = read(text)
     assert steps(trace) == list(range(1, 9))
+
+
+def test_a_row_logged_twice_in_front_of_a_stretch_is_one() -> None:
+    again = "{'loss': 2.5, 'learning_rate': 1e-05, 'epoch': 0.5}\n"
+    text = again + "".join(f"{row(2.5 - i)}\n" for i in range(20))
+    assert losses(read(text)) == [2.5 - i for i in range(20)]
 
 
 def test_the_step_of_ms_swift_is_used() -> None:
@@ -375,10 +395,10 @@ def test_whole_stretches_are_read_as_line_by_line(
 ) -> None:
     monkeypatch.setattr(uniform_rows, "_SMALL", small)
     text = irregular(seed)
-    fast = read(text)
+    fast = read(text, "huggingface-console")
     added: list[int] = []
     monkeypatch.setattr(huggingface_console, "_shape", lambda text, before: added.append(1))
-    slow = read(text)
+    slow = read(text, "huggingface-console")
     assert added
     assert_same(fast, slow)
     assert fast.series["loss"].rows > 2900
@@ -397,8 +417,8 @@ def assert_same(one: Trace, other: Trace) -> None:
 def test_a_long_log_is_read_in_whole_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "".join(row(i / 8) + "\n" for i in range(1000))
     monkeypatch.setattr(huggingface_console, "_values", Counted(huggingface_console._values))
-    read(text)
-    assert huggingface_console._values.calls < 500  # those by which the reader is chosen
+    read(text, "huggingface-console")
+    assert huggingface_console._values.calls < 500  # those by which it is told what gives the steps
 
 
 class Counted:

@@ -53,3 +53,4 @@ def test_an_evaluation_of_version_2_stands_at_the_newest_step() -> None:
     )
     assert rows_of(trace, "eval_loss") == [(1000, math.log(24.5))]
     assert rows_of(trace, "metric:valid_acc") == [(1000, 0.31)]
+    assert "metric:loss" not in trace.series

@@ -25,6 +25,7 @@ def test_version_2_has_names_in_small_letters() -> None:
         "Steps: 1000\tloss: nan\tacc: 0.25000\tppl: nan\tbleu: 0.00000\tLR: 0.00030000\t",
     )
     assert rows_of(trace, "eval_loss") == [(500, math.log(64)), (1000, None)]
+    assert set(trace.series) == {"eval_loss", "lr", "metric:acc", "metric:bleu"}
 
 
 def test_steps_that_go_back_are_a_resume() -> None:

@@ -1,17 +1,20 @@
 """JSON lines: LLaMA-Factory, DeiT and free names."""
 
 import math
+import random
+from typing import Any
 
+import numpy as np
 import pytest
 
-from optdoctor.log import MAX_METRICS
-from optdoctor.reader import Source, Unreadable
-from optdoctor.readers import read_source
+from optdoctor.log import MAX_METRICS, Log
+from optdoctor.reader import Head, Source
+from optdoctor.readers import json_lines, read_source
 from optdoctor.trace import Trace
 
 
 def read(*lines: str) -> Trace:
-    return read_source(Source("\n".join(lines).encode(), "log.jsonl"))
+    return read_source(Source("\n".join(lines).encode(), "log.jsonl"), "json-lines")
 
 
 def steps(trace: Trace, name: str = "loss") -> list[int]:
@@ -32,6 +35,8 @@ def test_lines_of_llama_factory_are_read() -> None:
     assert trace.reader == "json-lines"
     assert steps(trace) == [5, 10]
     assert steps(trace, "eval_loss") == [10]
+    assert trace.facts["loss_window"] == 5
+    assert trace.facts["framework"] == "huggingface"
     assert values(trace, "lr") == [1e-4, 2e-4]
     assert trace.facts["total_steps"] == 90
     assert "metric:total_steps" not in trace.series
@@ -80,9 +85,25 @@ def test_nan_texts_and_infinity_are_numbers() -> None:
     assert values(trace)[1:] == [2.5, -math.inf, math.inf]
 
 
-def test_nested_values_lists_and_booleans_are_passed_over() -> None:
-    trace = read('{"loss": 2.5, "more": {"loss": 9}, "list": [1], "flag": true, "none": null}')
+def test_lists_texts_and_booleans_are_passed_over() -> None:
+    trace = read('{"loss": 2.5, "list": [1], "flag": true, "none": null, "text": "of 5"}')
     assert set(trace.series) == {"loss"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"step": %d, "train": {"loss": 2.5}, "val": {"loss": 3.5}}',
+        '{"step": %d, "metrics": {"train/loss": 2.5, "val_loss": 3.5}}',
+        '{"step": %d, "metrics": {"train": {"loss": 2.5}, "eval": {"loss": 3.5}}}',
+        '{"data": {"step": %d}, "loss": {"train": 2.5, "val": 3.5}}',
+    ],
+)
+def test_names_of_objects_within_objects_are_joined(line: str) -> None:
+    trace = read(line % 10, line % 20)
+    assert set(trace.series) == {"loss", "eval_loss"}
+    assert steps(trace) == [10, 20]
+    assert values(trace, "eval_loss") == [3.5, 3.5]
 
 
 def test_lines_that_hold_no_row_are_counted() -> None:
@@ -128,5 +149,112 @@ def test_names_without_end_do_not_fill_the_memory() -> None:
     ],
 )
 def test_documents_and_other_objects_are_not_claimed(text: str) -> None:
-    with pytest.raises(Unreadable):
-        read(text)
+    assert not json_lines.READER.sniff(Head(text.encode()))
+
+
+def test_lines_of_the_first_llama_factory_are_read() -> None:
+    line = (
+        '{"current_steps": %d, "total_steps": 90, "loss": 2.5, "eval_loss": null, "reward": null,'
+        ' "predict_loss": null, "learning_rate": 1e-05, "epoch": 0.5, "percentage": 5.5,'
+        ' "elapsed_time": "1 day, 0:01:00", "remaining_time": "9 days, 0:01:00"}'
+    )
+    trace = read(line % 5, line % 10)
+    assert set(trace.series) == {"loss", "lr", "epoch"}
+    assert steps(trace) == [5, 10]
+    assert trace.facts["loss_kind"] == "falling"
+
+
+def test_lines_of_ms_swift_are_read() -> None:
+    line = (
+        '{"loss": 2.5, "grad_norm": 1.5, "learning_rate": 1e-05, "memory(GiB)": 20.5,'
+        ' "train_speed(iter/s)": 0.5, "epoch": 0.5, "global_step/max_steps": "%d/500",'
+        ' "percentage": "2.00%%", "elapsed_time": "12s", "remaining_time": "9m 48s"}'
+    )
+    trace = read(line % 10, line % 20, '{"train_runtime": 9.5, "train_loss": 2.5, "epoch": 1}')
+    assert set(trace.series) == {"loss", "grad_norm", "lr", "epoch"}
+    assert steps(trace) == [10, 20]
+    assert trace.facts["total_steps"] == 500
+    assert "nan_filter" not in trace.facts
+    dead = line.replace("2.5", "0.0").replace("1.5", "NaN")
+    assert read(line % 10, dead % 20).facts["nan_filter"] == "seen"
+
+
+def test_of_several_counters_the_surest_that_moves_is_the_step() -> None:
+    trace = read(
+        '{"_step": 7, "train/global_step": 10, "train/loss": 2.5, "_runtime": 3.5, "batch": 0}',
+        '{"_step": 8, "system": 1}',
+        '{"_step": 9, "train/global_step": 20, "train/loss": 2.25, "_timestamp": 1e9, "batch": 0}',
+    )
+    assert steps(trace) == [10, 20]
+    assert set(trace.series) == {"loss", "metric:system"}
+    line = '{"_step": %d, "iter": 1, "loss": 2.5}'
+    assert steps(read(line % 7, line % 9)) == [7, 9]
+
+
+def test_rows_behind_a_long_beginning_have_their_steps() -> None:
+    text = "some words\n" * 300_000 + '{"step": 10, "loss": 2.5}\n{"step": 20, "loss": 2.25}\n' * 20
+    assert steps(read(text))[-1] == 20
+
+
+def irregular(seed: int) -> list[str]:
+    """Lines of a long log in which something is odd now and then."""
+    draw = random.Random(seed)
+    lines = []
+    for step in range(1, 3001):
+        loss = "NaN" if draw.random() < 0.01 else repr(draw.random())
+        rate = draw.choice(["1e-05", "2E-3", "0"])
+        lines.append(f'{{"step": {step}, "loss": {loss}, "lr": "{rate}", "took": "{step} s"}}')
+        if draw.random() < 0.02:
+            odd = (
+                f'{{"step": {step}, "val_loss": 2.5}}',
+                f'  {{"step": {step}, "loss": 7, "lr": "1e-05", "took": ""}}',
+                f'{{"step": {step}, "loss": null, "lr": "1e-05", "took": "9 s"}}',
+                f'{{"step": {step}, "loss": "nan", "lr": "nan", "took": "9 s"}}',
+                f'{{"step": {step}, "loss": 01, "lr": "1", "took": "9 s"}}',
+                '{"step": 9, "lo',
+                "a warning",
+                "",
+                lines[-1] + " ",
+                "x" + lines[-1].replace('"loss": ', '"loss": 7'),
+            )
+            lines.append(draw.choice(odd))
+    return lines
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whole_stretches_are_read_as_line_by_line(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = read(*irregular(seed))
+    monkeypatch.setattr(json_lines, "learn", lambda *_: None)
+    slow = read(*irregular(seed))
+    assert fast.series.keys() == slow.series.keys() == {"loss", "lr", "eval_loss"}
+    for name, series in fast.series.items():
+        assert np.array_equal(series.steps, slow.series[name].steps)
+        assert np.array_equal(series.values, slow.series[name].values, equal_nan=True)
+    assert fast.facts == slow.facts
+    assert fast.lines_skipped == slow.lines_skipped > 0
+
+
+def test_a_long_log_is_read_in_whole_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[str] = []
+    real = json_lines._object
+
+    def counted(line: str) -> dict[str, Any] | None:
+        decoded.append(line)
+        return real(line)
+
+    lines = [f'{{"step": {step}, "loss": {step / 8}}}' for step in range(1, 1001)]
+    log = Log(aliases=json_lines.READER.aliases)
+    source = Source(("\n".join(lines) + "\n").encode(), "log")
+    monkeypatch.setattr(json_lines, "_step_name", lambda lines: "step")
+    monkeypatch.setattr(json_lines, "_object", counted)
+    json_lines.READER.read(source, log)
+    assert log.trace("log", "json-lines").series["loss"].rows == 1000
+    assert len(decoded) < 10
+
+
+def test_numbers_as_words_are_read_in_a_long_log_too() -> None:
+    assert (
+        len(values(read(*(f'{{"step": {step}, "loss": "nan"}}' for step in range(1, 100))))) == 99
+    )

@@ -116,7 +116,7 @@ def test_lines_of_callbacks_are_no_epochs() -> None:
 
 
 def test_bars_of_evaluate_and_predict_are_no_training() -> None:
-    other = bar(9.5, " - accuracy: 0.5", of=12)
+    other = bar(9.5, " - accuracy: 0.5", of=80)
     trace = read(
         *("Epoch 1/2", bar(2.5), other, "12/12 [==============================] - 0s 2ms/step"),
         *(frame(1, 9.5), frame(30, 9.25), bar(9.0)),  # on the training data
@@ -127,8 +127,9 @@ def test_bars_of_evaluate_and_predict_are_no_training() -> None:
 
 
 def test_an_evaluation_before_the_training_is_no_epoch_of_it() -> None:
-    trace = read(bar(9.5, of=12), "Epoch 1/2", bar(2.5), "Epoch 2/2", bar(2.25))
+    trace = read(bar(9.5, " - acc: 0.5", of=12), "Epoch 1/2", bar(2.5), "Epoch 2/2", bar(2.25))
     assert rows_of(trace) == [(1, 2.5), (2, 2.25)]
+    assert "metric:acc" not in trace.series
     assert not trace.events
 
 
@@ -151,9 +152,19 @@ def test_a_second_fit_is_another_run_once_it_has_a_row() -> None:
 def test_a_generator_of_unknown_length_ends_with_the_next_epoch() -> None:
     unknown = "     {}/Unknown - 3s 75ms/step - loss: {}"
     trace = read(
-        *("Epoch 1/2", unknown.format(1, 2.5), unknown.format(40, 2.25)),
-        *("Epoch 2/2", frame(1, 2.0), bar(1.75)),
+        *("Epoch 1/3", unknown.format(1, 2.5), bar(2.25, " - val_loss: 3.5")),
+        *("Epoch 2/3", unknown.format(1, 2.0), unknown.format(40, 1.75)),
+        *("Epoch 3/3", frame(1, 2.0), bar(1.5)),
     )
+    assert rows_of(trace) == [(1, 2.25), (2, 1.75), (3, 1.5)]
+    assert rows_of(trace, "eval_loss") == [(1, 3.5)]
+    loop = read(*("Epoch 1/1", unknown.format(40, 2.5), "Epoch 1/1", unknown.format(40, 2.25)) * 2)
+    assert rows_of(loop) == [(1, 2.5), (2, 2.25), (3, 2.5)]
+
+
+def test_a_bar_that_tells_a_time_still_to_go_is_not_over() -> None:
+    line = "40/40 [==============================] - ETA: 0s - loss: {}"
+    trace = read(*(line.format(2.5), bar(2.25), line.format(2.0), bar(1.75)))
     assert rows_of(trace) == [(1, 2.25), (2, 1.75)]
 
 

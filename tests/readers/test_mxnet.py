@@ -67,3 +67,8 @@ def test_gluoncv_puts_epoch_and_batch_into_brackets_of_their_own() -> None:
     line = "[Epoch {}][Batch {}], Speed: 9.5 samples/sec, CrossEntropy={}, SmoothL1=1.125"
     trace = read(line.format(0, 99, 2.5), line.format(0, 199, 2.25))
     assert rows_of(trace) == [(99, 2.5), (199, 2.25)]
+
+
+def test_batches_are_counted_through_where_no_loss_is_logged() -> None:
+    lines = [batch(n, at, f"accuracy=0.{n}{at}") for n in (1, 2) for at in ("20", "40")]
+    assert [step for step, _ in rows_of(read(*lines), "metric:accuracy")] == [20, 40, 60, 80]

@@ -3,7 +3,7 @@
 from text_logs import read_lines, rows_of
 
 ROW = (
-    "[2026/01/02 03:04:05] ppocr INFO: epoch: [{epoch}/90], global_step: {step}, lr: 0.000125, acc: "
+    "[2026/01/02 03:04] ppocr INFO: epoch: [{epoch}/90], global_step: {step}, lr: 0.000125, acc: "
     "0.250000, CTCLoss: {loss}, loss: {loss}, avg_reader_cost: 0.125 s, avg_batch_cost: 0.25 s, "
     "avg_samples: 64.0, ips: 256.5 samples/s, eta: 2 days, 1:30:15, max_mem_reserved: 900 MB, "
     "max_mem_allocated: 800 MB"

@@ -23,6 +23,7 @@ def box(steps: int, loss: float | str, reward: float) -> list[str]:
         "|    clip_fractio...      | 0.25         |",
         "|    learning_rate        | 0.0003       |",
         f"|    loss                 | {loss:<12} |",
+        "| zeta                    | 0.5          |",
         EDGE,
     ]
 
@@ -33,7 +34,13 @@ def test_a_box_is_a_row_with_the_names_of_the_progress_file() -> None:
     assert rows_of(trace, "lr") == [(2048, 0.0003), (4096, 0.0003)]
     assert rows_of(trace, "metric:rollout/ep_rew_mean") == [(2048, 21.5), (4096, 1000.0)]
     assert set(trace.series) == {
-        *("loss", "lr", "metric:rollout/ep_rew_mean", "metric:train/clip_fractio..."),
+        *(
+            "loss",
+            "lr",
+            "metric:rollout/ep_rew_mean",
+            "metric:train/clip_fractio...",
+            "metric:zeta",
+        ),
     }
     assert trace.facts["loss_kind"] == "reward"
 

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from optdoctor.log import Log
+from optdoctor import readers
 from optdoctor.reader import Source, Unreadable
 from optdoctor.readers import event_file, event_rounds, event_shapes, read_source
 from optdoctor.readers.curve_names import meaning_of
 from optdoctor.readers.event_file import read_file
 from optdoctor.readers.event_points import Points
-from optdoctor.readers.tensorboard import READER, event_files, read_files
+from optdoctor.readers.tensorboard import READER, event_files, read_folder
 from optdoctor.trace import Trace
 
 pytest.importorskip("tensorboard")
@@ -176,9 +176,21 @@ def test_regular_files_are_taken_by_rounds_and_others_by_shapes(
         parsed += 1
         return record_at(self, at)
 
+    in_rounds = 0
+    take_rounds = event_file.take_rounds
+
+    def measured(piece: Any, start: int) -> int:
+        nonlocal in_rounds
+        end = take_rounds(piece, start)
+        in_rounds += end - start
+        return end
+
     monkeypatch.setattr(event_file.Piece, "record", counted)
+    monkeypatch.setattr(event_file, "take_rounds", measured)
     regular = [scalar(tag, s, s) for s in range(1, 6_000) for tag in ("loss", "lr", "norm")]
-    points(written([VERSION, *regular]))
+    data = written([VERSION, *regular])
+    points(data)
+    assert in_rounds > 0.9 * len(data)
     assert parsed < 400
     parsed = 0
     mixed = [
@@ -220,6 +232,11 @@ def test_a_zero_that_was_left_out_is_one_only_where_the_plugin_says_scalar() -> 
     empty = TensorProto(dtype=1)
     assert points(written([tensor("loss", 1, empty)])) == {"loss": [(1, "0.0")]}
     assert points(written([tensor("loss", 1, empty, plugin="")])) == {}
+    packed = tensor("loss", 1, TensorProto(dtype=1, float_val=[1.5])).SerializeToString()
+    of_nothing = packed.replace(b"\x2a\x04" + struct.pack("<f", 1.5), b"\x2a\x00\x18\x80\x80\x00")
+    assert of_nothing != packed
+    data = struct.pack("<QI", len(of_nothing), 0) + of_nothing + bytes(4)
+    assert points(data) == {"loss": [(1, "0.0")]}
 
 
 def test_the_plugin_need_stand_only_at_the_first_value_of_a_tag() -> None:
@@ -346,6 +363,58 @@ def test_an_event_file_without_scalars_is_unreadable() -> None:
         read([Event(graph_def=b"graph")])
 
 
+def test_records_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_shapes, "_groups", lambda words, mask: [np.arange(len(words))])
+    events = [scalar(f"loss{s * s % 7 % 3}", s, s) for s in range(200)]
+    data = written([VERSION, *events])
+    assert points(data) == twin(data)
+
+
+def test_records_of_one_length_and_several_layouts_are_told_apart() -> None:
+    double = tensor("loss", 3, make_tensor_proto(np.float64(2.5)))
+    spare = len(double.SerializeToString()) - len(scalar("x", 3, 2.5).SerializeToString())
+    events = [
+        scalar("x" * (1 + spare), 3, s)
+        if s * s % 7 < 3
+        else tensor("loss", 3, make_tensor_proto(np.float64(s / 3)))
+        for s in range(300)
+    ]
+    assert len({len(event.SerializeToString()) for event in events}) == 1
+    data = written([VERSION, *events])
+    assert points(data) == twin(data)
+
+
+def test_a_record_of_more_than_64_kib_costs_no_other() -> None:
+    events = []
+    for step in range(1, 60):
+        events.append(scalar("loss", step, step))
+        if step % 20 == 0:
+            image = Summary.Image(encoded_image_string=bytes(70_000))
+            events[-1].summary.value.add(tag="image", image=image)
+    data = written([VERSION, *events])
+    assert points(data) == twin(data)
+
+
+def test_steps_beyond_32_bits_are_read() -> None:
+    trace = read(scalar("loss", 2**40 + s, s) for s in range(5))
+    assert rows(trace) == [(2**40 + s, s) for s in range(5)]
+
+
+def test_a_step_stated_again_behind_the_summary_counts() -> None:
+    def twice(step: int) -> bytes:
+        data = scalar("loss", 3, step).SerializeToString() + bytes([16, 9 + step % 3])
+        return struct.pack("<QI", len(data), 0) + data + bytes(4)
+
+    data = written([VERSION]) + b"".join(map(twice, range(60)))
+    assert points(data) == twin(data)
+
+
+def test_bytes_in_a_tag_that_look_like_a_record_are_none() -> None:
+    inner = written([scalar("x", 5, 5)]).decode("latin-1")
+    data = written([VERSION, *(scalar(f"loss{inner}", s, s) for s in range(1, 50))])
+    assert points(data) == twin(data)
+
+
 tags = st.sampled_from(["loss", "train/loss", "aux", "é", "lr"])
 numbers = st.one_of(st.floats(width=32), st.sampled_from([0.0, math.nan]))
 
@@ -421,26 +490,55 @@ def place(folder: Path, name: str, events: Sequence[Any]) -> None:
     (folder / name).write_bytes(written([VERSION, *events]))
 
 
-def read_folder(folder: Path) -> Trace:
-    log = Log()
-    read_files(event_files(folder), log)
-    return log.trace(str(folder), "tensorboard")
-
-
 def test_the_files_of_a_folder_are_one_run_in_the_order_of_their_times(tmp_path: Path) -> None:
-    place(tmp_path, "events.out.tfevents.1000.host", [scalar("loss", s, 2) for s in (3, 4)])
-    place(tmp_path, "events.out.tfevents.999.host", [scalar("loss", s, 1) for s in (1, 2, 3, 4, 5)])
+    place(tmp_path, "events.out.tfevents.1000.host.7", [scalar("loss", s, 2) for s in (3, 4)])
+    place(
+        tmp_path, "events.out.tfevents.999.host.9", [scalar("loss", s, 1) for s in (1, 2, 3, 4, 5)]
+    )
     (tmp_path / "notes.txt").write_text("nothing")
     trace = read_folder(tmp_path)
     assert rows(trace) == [(1, 1), (2, 1), (3, 2), (4, 2)]
     assert [(e.step, e.kind) for e in trace.events] == [(3, "resume")]
 
 
-def test_a_folder_is_also_read_as_a_source(tmp_path: Path) -> None:
+def test_a_folder_is_read_whole_and_a_file_alone(tmp_path: Path) -> None:
     place(tmp_path, "events.out.tfevents.1", [scalar("loss", s, s) for s in (1, 2)])
-    log = Log()
-    READER.read(Source(b"", "log", tmp_path), log)
-    assert rows(log.trace("log", "tensorboard")) == [(1, 1), (2, 2)]
+    place(tmp_path, "events.out.tfevents.2", [scalar("loss", s, s) for s in (3, 4)])
+    trace = readers.read(tmp_path)
+    assert trace.reader == "tensorboard"
+    assert rows(trace) == [(s, s) for s in (1, 2, 3, 4)]
+    assert trace.reading is not None
+    assert trace.reading.why == "2 event files in this folder"
+    assert rows(readers.read(tmp_path / "events.out.tfevents.2")) == [(3, 3), (4, 4)]
+
+
+def test_a_folder_above_is_the_runs_in_it_and_parts_are_none(tmp_path: Path) -> None:
+    for name in ("one/events.out.tfevents.1", "two/train/events.out.tfevents.1"):
+        place(tmp_path, name, [scalar("loss", 1, 1)])
+    place(tmp_path, "two/validation/events.out.tfevents.1", [scalar("loss", 1, 1)])
+    assert readers.runs_in(tmp_path) == [tmp_path / "one", tmp_path / "two"]
+    assert readers.runs_in(tmp_path / "two") == [tmp_path / "two"]
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    place(tmp_path, "elsewhere/events.out.tfevents.1", [scalar("loss", 1, 1)])
+    run = tmp_path / "run"
+    place(tmp_path, "run/events.out.tfevents.1", [scalar("loss", 2, 2)])
+    (run / "events.out.tfevents.2").symlink_to(tmp_path / "elsewhere/events.out.tfevents.1")
+    (run / "train").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    assert event_files(run) == [("", run / "events.out.tfevents.1")]
+
+
+def test_a_folder_of_empty_event_files_is_unreadable(tmp_path: Path) -> None:
+    place(tmp_path, "events.out.tfevents.1", [])
+    with pytest.raises(Unreadable, match="no event file with a curve"):
+        readers.read(tmp_path)
+
+
+def test_what_an_event_file_says_in_words_is_not_asked_of_readers_of_text() -> None:
+    said = "".join(reader.sample for reader in readers.readers())
+    words = [Event(wall_time=1.5e9, log_message={"message": said})] * 3
+    assert read([*words, scalar("loss", 1, 2.5)]).reader == "tensorboard"
 
 
 def test_keras_curves_lie_in_two_folders(tmp_path: Path) -> None:
@@ -471,6 +569,7 @@ def test_folders_of_several_runs_are_no_run(tmp_path: Path) -> None:
     assert event_files(tmp_path) == []
     place(tmp_path, "eval/events.out.tfevents.1", [scalar("loss", 1, 1)])
     assert event_files(tmp_path) == []
+    assert event_files(tmp_path / "absent") == []
 
 
 CONVENTIONS: dict[str, dict[str, str]] = {

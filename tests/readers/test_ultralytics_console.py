@@ -48,7 +48,7 @@ def test_a_total_is_the_loss() -> None:
     trace = read_lines(
         "ultralytics-console",
         "     Epoch   gpu_mem       box       obj       cls     total   targets  img_size",
-        "     0/299     3.35G    0.0625     0.125    0.0625      0.75        30       640: 100%|##|",
+        "     0/299     3.35G    0.0625     0.125    0.0625      0.75        30       640: 99%|##|",
     )
     assert rows_of(trace) == [(1, 0.75)]
     assert rows_of(trace, "metric:obj") == [(1, 0.125)]
@@ -62,6 +62,12 @@ def test_a_classifier_has_one_loss() -> None:
         "        2/3         0G       1.25         16        224: 100%|##|",
     )
     assert rows_of(trace) == [(1, 2.25), (2, 1.25)]
+
+
+def test_scores_that_are_cut_are_left_out() -> None:
+    row = "      1/100      2.31G       1.25        2.5       1.25         48        640: 100%|##|"
+    trace = read_lines("ultralytics-console", HEADER, row, SCORES, ALL[: ALL.rindex("0.625")])
+    assert "metric:P" not in trace.series
 
 
 def test_a_row_that_is_cut_in_front_of_its_losses_is_none() -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from optdoctor import readers
 from optdoctor.reader import Source, Unreadable
 from optdoctor.readers import read_source, wandb
 from optdoctor.trace import Trace
@@ -104,7 +105,8 @@ def test_a_run_of_wandb_itself_is_read(tmp_path: Path) -> None:
     environment["WANDB_CONSOLE"] = "off"
     subprocess.run([sys.executable, "-c", RUN], cwd=tmp_path, env=environment, check=True)
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    trace = read_source(Source(file.read_bytes(), "log"))
+    assert readers.runs_in(tmp_path / "wandb") == [file]
+    trace = readers.read(file.parent)
     assert trace.reader == "wandb"
     losses = [1 / s for s in range(1, 1501)]
     losses[2] = float("nan")
@@ -267,6 +269,31 @@ def test_a_cut_anywhere_keeps_all_complete_rows() -> None:
     for cut in range(int(ends[1]), len(data), 5):
         trace = read_source(Source(data[:cut], "log"))
         assert trace.series["loss"].rows == int((ends[1:] <= cut).sum())
+
+
+def test_room_that_was_not_written_yet_is_not_counted_as_damage() -> None:
+    data = log_of([history({"loss": s, "_step": s}) for s in (1, 2)]) + bytes(3 * BLOCK)
+    trace = read_source(Source(data, "log"))
+    assert rows(trace) == [(1, 1), (2, 2)]
+    assert trace.lines_skipped == 0
+
+
+def test_a_record_whose_beginning_or_end_was_lost_is_left_out() -> None:
+    row = history({"loss": 1, "_step": 1})
+    # What is behind its first block would read as a row of its own.
+    torn = message(4, b"x" * (BLOCK - len(HEADER) - 7 - 4)) + history({"loss": 9, "_step": 9})
+    data = bytearray(log_of([torn, row]))
+    assert read_source(Source(bytes(data), "log")).series["loss"].rows == 2
+    data[len(HEADER) + 6] = 77
+    trace = read_source(Source(bytes(data), "log"))
+    assert rows(trace) == [(1, 1)]
+    assert trace.lines_skipped == 1
+    cut = log_of([row, history({"pad": "x" * 2 * BLOCK, "loss": 2})])[: BLOCK + 100]
+    trace = read_source(Source(cut, "log"))
+    assert rows(trace) == [(1, 1)]
+    assert trace.lines_skipped == 1
+    whole_block = log_of([row, history({"pad": "x" * 2 * BLOCK, "loss": 2})])[:BLOCK]
+    assert read_source(Source(whole_block, "log")).lines_skipped == 1
 
 
 def test_a_damaged_block_costs_no_row_of_the_next() -> None:

@@ -6,6 +6,7 @@ while the reader waits. So every format is followed by the code that reads it.
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import BinaryIO
@@ -15,7 +16,8 @@ from optdoctor.engine import diagnose
 from optdoctor.findings import Diagnosis, Notice, Severity
 from optdoctor.live.examiner import Examiner
 from optdoctor.log import Log
-from optdoctor.reader import Reader, Source, Unreadable
+from optdoctor.reader import Source, Unreadable
+from optdoctor.readers.dispatch import Claim
 from optdoctor.rules import RULES
 from optdoctor.settings import Settings
 from optdoctor.trace import Trace
@@ -35,6 +37,12 @@ class _Growing(Source):
     def __init__(self, path: Path, wait: Callable[[], bool]) -> None:
         super().__init__(lambda: path.open("rb"), str(path), path)
         self._file_path, self._wait = path, wait
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it is compressed: such a file does not grow."""
+        with self._file_path.open("rb") as file:
+            return bool(form_of(file.read(16)))
 
     def pieces(self) -> Iterator[bytes]:
         """The bytes as they come, those of files that take the place of this one too."""
@@ -87,6 +95,8 @@ class Follower:
         self._next = 0.0  # when the next examination is paid for
         self._seen = (0, 0)  # rows and last step that were examined
         self._stopped = False
+        self._claim: Claim | None = None
+        self._log = Log()
 
     def run(self) -> tuple[Diagnosis, Trace]:
         """Follows to the end; the last diagnosis, and the trace that it is of.
@@ -95,57 +105,54 @@ class Follower:
             Unreadable: the path is no file, or no reader claims it before the end.
         """
         if not self._path.is_file():
-            raise Unreadable(
-                "no such file", "name a log file that a training writes", str(self._path)
-            )
-        reader = self._claimed()
-        if reader is None or not reader.grows:
-            trace = self._read_anew(reader)
-        else:
-            trace = self._pulled(reader)
+            what = "a folder" if self._path.is_dir() else "no such file"
+            raise Unreadable(what, "name a log that a training writes", str(self._path))
+        try:
+            claim = self._claimed()
+            trace = self._pulled(claim) if claim is not None else self._read_anew()
+        except Unreadable as error:
+            raise Unreadable(error.reason, error.remedy, str(self._path)) from error
         return diagnose(trace, settings=self._settings), trace
 
-    def _claimed(self) -> Reader | None:
-        """The reader of the file, once it shows its format; None if it never does."""
+    def _claimed(self) -> Claim | None:
+        """The reader of the file, once it shows its format; None if it is to be read as a whole."""
         while True:
-            try:
-                if self._reader_name:
-                    return readers.named(self._reader_name)
-                source = Source.of_file(self._path)
-                if form_of(source.first(16)):
-                    return None
-                if found := readers.claiming(source.head):
-                    return found
-            except OSError:
-                pass
-            if not self._wait():
+            source = _Growing(self._path, self._at_end)
+            if source.is_packed:
                 return None
-
-    def _pulled(self, reader: Reader) -> Trace:
-        log = Log(aliases=reader.aliases)
-
-        def wait() -> bool:
-            if log.has_rows:
-                self._examine(lambda: log.trace(str(self._path), reader.name))
-            return self._wait()
-
-        reader.read(_Growing(self._path, wait), log)
-        if not log.has_rows:
-            reason = f"no row of a {reader.name} log in it"
-            raise Unreadable(reason, "check the format", str(self._path))
-        return log.trace(str(self._path), reader.name)
-
-    def _read_anew(self, reader: Reader | None) -> Trace:
-        """The trace of a file that is written as a whole each time, read when it changed."""
-        name = reader.name if reader else self._reader_name
-        while True:
             try:
-                trace = readers.read(self._path, name)
-                self._examine(lambda: trace)  # noqa: B023 - called at once
+                claim = readers.claim(source, self._reader_name)
+                return claim if claim.reader.grows else None
             except Unreadable:
-                pass  # it is being written
+                if not self._wait():
+                    raise
+
+    def _pulled(self, claim: Claim) -> Trace:
+        """The trace at the end, while `_at_end` looks at what was read so far."""
+        self._claim, self._log = claim, Log(aliases=claim.reader.aliases)
+        try:
+            return readers.read_claimed(claim, self._log)
+        except KeyboardInterrupt:
+            return self._log.trace(str(self._path), claim.reader.name)
+
+    def _at_end(self) -> bool:
+        """Examines what was read so far, and waits; whether more may come."""
+        if self._claim is not None and self._log.has_rows:
+            name = self._claim.reader.name
+            self._examine(lambda: self._log.trace(str(self._path), name))
+        return self._wait()
+
+    def _read_anew(self) -> Trace:
+        """The trace of a file that is written as a whole each time, read when it changed."""
+        size = -1
+        while True:
+            if self._size != size:
+                size = self._size
+                with suppress(Unreadable):  # it is being written
+                    trace = readers.read(self._path, self._reader_name)
+                    self._examine(lambda: trace)  # noqa: B023 - called at once
             if not self._wait():
-                return readers.read(self._path, name)
+                return readers.read(self._path, self._reader_name)
 
     def _examine(self, snapshot: Callable[[], Trace]) -> None:
         if monotonic() < self._next:

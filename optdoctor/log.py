@@ -90,7 +90,7 @@ class Log:
     _counted_evaluations: int = 0
     _saw_step: bool = False
     _last_step: int = 0
-    _in_epoch: tuple[int, float] = (0, 0.0)  # newest loss row: step as logged, epoch
+    _in_epoch: tuple[int, float] = (-1, 0.0)  # newest loss row: step as logged, epoch
     _offset: int = 0
     _epochs: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=10_000))
     """(epoch, offset that held up to it) of each rise of the offset."""
@@ -103,7 +103,8 @@ class Log:
     _saw_step_before: bool = False  # in the run before it, which stays until then
     _left_runs: int = 0
     _left_rows: dict[str, int] = field(default_factory=dict)  # {"loss" or "evaluation": rows}
-    _shift: int = 0
+    _may_count_from_zero: bool = False
+    _from_zero_likely: bool = False
 
     def row(self, values: Mapping[str, Any], step: object = None) -> bool:
         """Adds one row; False (and counted as skipped) if it holds no number that is known.
@@ -174,7 +175,7 @@ class Log:
             self._begun, self._saw_step_before = True, self._saw_step
         self._counted = self._counted_evaluations = self._last_step = 0
         self._offset = self._overflow_step = 0
-        self._in_epoch = (0, 0.0)
+        self._in_epoch = (-1, 0.0)
         self._epochs.clear()
         self._renewed.clear()
         self._saw_step = False
@@ -225,47 +226,54 @@ class Log:
         return None if loss is None else _usual_distance(loss.newest(_TELLING)[0])
 
     def count_from_one(self, likely: bool = False) -> None:
-        """Moves all steps up by one where the log numbers its updates from 0.
+        """Has all steps moved up by one where the log numbers its updates from 0.
 
         It does if it begins at 0 or logs the ends of windows: 49, 99, 149. `likely` decides where
-        too few rows tell.
+        too few rows tell. May be said before the first row.
         """
+        self._may_count_from_zero, self._from_zero_likely = True, likely
+
+    def _shift(self) -> int:
+        """What all steps have to be moved by."""
         filled = (column for column in self._columns.values() if column.rows)
         first = self._columns.get("loss") or next(filled, None)
-        if first is None or not self._states_steps or self._shift:
-            return
+        if not self._may_count_from_zero or first is None or not self._states_steps:
+            return 0
         steps, _ = first.newest(_TELLING)
         gap = _usual_distance(steps)
         if gap is None:
-            from_zero = likely
+            from_zero = self._from_zero_likely
         else:
             # Every second update from 1 on (1, 3, 5) looks the same in both ways of counting.
             is_end = (steps + 1) % max(gap, 1) == 0
-            from_zero = gap > (1 if likely else 2) and bool(is_end.mean() > 0.9)
-        self._shift = int(from_zero or first.first == 0)
+            least = 1 if self._from_zero_likely else 2
+            from_zero = gap > least and bool(is_end.mean() > 0.9)
+        return int(from_zero or first.first == 0)
 
     def trace(self, origin: str, reader: str, why: str = "", guessed: bool = False) -> Trace:
         """The run. Facts that follow from the rows are added where the reader gave none."""
         self._settle()
-        self.facts.setdefault("step_source", "logged" if self._states_steps else "counted rows")
+        facts: dict[str, Fact] = {"step_source": "logged" if self._states_steps else "counted rows"}
         if loss := self._columns.get("loss"):
-            self.facts.setdefault("loss_kind", self._loss_kind())
-            self.facts.setdefault("log_interval", self.loss_interval)
-            self.facts.setdefault("loss_quantum", _quantum(loss.newest(_TELLING)[1]))
+            facts["loss_kind"] = self._loss_kind()
+            facts["log_interval"] = self.loss_interval
+            facts["loss_quantum"] = _quantum(loss.newest(_TELLING)[1])
+        facts |= self.facts
+        shift = self._shift()
         filled = {name: column for name, column in self._columns.items() if column.rows}
         return Trace(
-            facts={name: value for name, value in self.facts.items() if value is not None},
-            series={name: filled[name].series().moved(self._shift) for name in sorted(filled)},
-            events=tuple(sorted(self._told(), key=lambda event: event.step)),
+            facts={name: value for name, value in facts.items() if value is not None},
+            series={name: filled[name].series().moved(shift) for name in sorted(filled)},
+            events=tuple(sorted(self._told(shift), key=lambda event: event.step)),
             origin=origin,
             reader=reader,
             lines_skipped=self.lines_skipped,
             reading=Reading(dict(self._names), tuple(self._skipped), why, guessed),
         )
 
-    def _told(self) -> list[Event]:
-        events = [replace(event, step=event.step + self._shift) for event in self.events]
-        if self._shift:
+    def _told(self, shift: int) -> list[Event]:
+        events = [replace(event, step=event.step + shift) for event in self.events]
+        if shift:
             events.append(
                 Event(1, "gap", "This log counts from 0: its step N stands here as N + 1")
             )
@@ -273,7 +281,7 @@ class Log:
             first = min(
                 (column.first for column in self._columns.values() if column.rows), default=0
             )
-            events.append(Event(first + self._shift, "start", self._left_out()))
+            events.append(Event(first + shift, "start", self._left_out()))
         return events
 
     def _left_out(self) -> str:
@@ -371,7 +379,9 @@ class Log:
 
     def _see_epoch(self, step: int, epoch: float) -> None:
         before, epoch_before = self._in_epoch
-        if epoch > epoch_before and step < before and self._offset < MAX_STEP:
+        # The same iteration of a later epoch is another one, as where each epoch has one row.
+        is_later = step < before or (step == before and epoch >= epoch_before // 1 + 1)
+        if epoch > epoch_before and is_later and self._offset < MAX_STEP:
             self._epochs.append((epoch_before, self._offset))
             self._offset += before + (step == 0)
         elif epoch < epoch_before:
@@ -429,6 +439,10 @@ class Log:
         if where is None:
             return False
         rises = bool((where[1:] > where[:-1]).all())
+        if not rises and block.steps is not None and len(within(block.epochs, start, stop)):
+            losses = where[within(block.losses, start, stop) - start]
+            if (losses[1:] == losses[:-1]).any():  # of one epoch, or of several
+                return False
         found: dict[str, tuple[int, IntArray, Values]] = {}
         for name, values in block.values.items():
             rows = block.rows_of(name, start, stop)

@@ -62,6 +62,18 @@ class Series:
         )
 
 
+    def thinned(self, rows: int) -> "Series":
+        """At most `rows` buckets of neighbours, which keep extremes and what is not finite.
+
+        Step axis only; a series of tensors is returned as it is.
+        """
+        width = -(-len(self.steps) // max(rows, 1))
+        if self.values.ndim != 1 or width <= 1:
+            return self
+        columns = (getattr(self, name) for name in _Buckets.__slots__)
+        return _Buckets(*columns).merged(width).series()
+
+
 _PLACES = ("steps", "starts", "high_step", "first_bad", "last_bad")
 
 

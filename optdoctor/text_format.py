@@ -142,6 +142,8 @@ class TextFormat:
             return
         log.facts.update(self.facts)
         log.has_micro_rows = self.has_micro_rows
+        if self.from_zero is not False:
+            log.count_from_one(likely=self.from_zero is True)
         shown: dict[str, float] = {}
         distances: set[int] = set()
         newest: int | None = None
@@ -160,8 +162,6 @@ class TextFormat:
                             newest = log.last_step
             if not is_row and not add_overflow(line, log) and looks_like_one:
                 log.skip(first=line)
-        if self.from_zero is not False:
-            log.count_from_one(likely=self.from_zero is True)
         if self.is_window_mean:
             log.facts.setdefault("loss_window", min(distances, default=None))
 

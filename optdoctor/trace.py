@@ -179,6 +179,11 @@ class Trace:
             self, facts=_Declared(self.facts, declared), series=_Declared(self.series, declared)
         )
 
+    def thinned(self, rows: int) -> "Trace":
+        """The same trace with at most `rows` rows of each step channel; see `Series.thinned`."""
+        series = {name: series.thinned(rows) for name, series in self.series.items()}
+        return replace(self, series=series)
+
     def of_kind(self, kind: Kind) -> NDArray[np.bool_]:
         """[P]: tensors of that kind; `other` counts as any."""
         return np.array([t.kind in (kind, "other") for t in self.tensors], bool)

@@ -694,3 +694,19 @@ def test_ten_million_rows_take_bounded_memory() -> None:
     assert read(log).series["loss"].rows == 10_000_000
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert after - before < 160 << 10  # KiB
+
+
+def test_one_row_an_epoch_at_the_same_iteration_is_a_row_for_each() -> None:
+    log = Log()
+    for epoch in (1, 2, 3):
+        log.row({"loss": epoch / 4, "epoch": epoch}, step=391)
+    assert log.trace("log", "test").series["loss"].steps.tolist() == [391, 782, 1173]
+
+
+def test_a_snapshot_leaves_the_log_as_it_is_and_counts_from_one_by_then() -> None:
+    log = Log()
+    log.count_from_one()
+    for step in (0, 10, 20):
+        log.row({"loss": 2.5, "grad_norm": 1.0}, step=step)
+        assert log.trace("log", "test").steps == (1, step + 1)
+    assert log.trace("log", "test").facts["log_interval"] == 10

@@ -11,18 +11,21 @@ from pathlib import Path
 from optdoctor.log import Log
 from optdoctor.reader import Head, Rank, Reader, Source, Unreadable
 from optdoctor.readers import dispatch, folders, tensorboard
+from optdoctor.readers.dispatch import Claim
 from optdoctor.readers.folders import RECORD, newest_state, run_of
 from optdoctor.source import Piped
 from optdoctor.trace import Reading, Trace
 
 __all__ = [
     "RECORD",
+    "claim",
     "claiming",
     "claims",
     "named",
     "newest_state",
     "passed_over",
     "read",
+    "read_claimed",
     "read_run",
     "read_source",
     "readers",
@@ -132,13 +135,19 @@ def read_source(source: Source, name: str | None = None) -> Trace:
         Unreadable: as `read`.
     """
     try:
-        return _read_source(source, name)
+        found = claim(source, name)
+        return read_claimed(found, Log(aliases=found.reader.aliases))
     except OSError as error:
         remedy = "check the file and your access to it"
         raise Unreadable(error.strerror or str(error), remedy) from error
 
 
-def _read_source(source: Source, name: str | None) -> Trace:
+def claim(source: Source, name: str | None = None) -> Claim:
+    """The reader of these bytes: the one named `name`, or the one whose format they show.
+
+    Raises:
+        Unreadable: as `read`.
+    """
     head = source.head
     if not head.data.strip() and not source.has_more:
         what = "standard input" if source.origin == "-" else "the file"
@@ -146,11 +155,17 @@ def _read_source(source: Source, name: str | None) -> Trace:
     if head.data[257:262] == b"ustar":
         raise Unreadable("a tar archive", "unpack it and name the log")
     if name:
-        reader, why = named(name), f"the reader {name} was asked for"
-    else:
-        claim = dispatch.claim_of(source, readers())
-        reader, why, source = claim.reader, claim.why, claim.source
-    log = Log(aliases=reader.aliases)
+        return Claim(named(name), f"the reader {name} was asked for", source)
+    return dispatch.claim_of(source, readers())
+
+
+def read_claimed(claim: Claim, log: Log) -> Trace:
+    """The trace of what a reader claimed; `log` is filled meanwhile.
+
+    Raises:
+        Unreadable: as `read`.
+    """
+    reader, source = claim.reader, claim.source
     reader.read(source, log)
     if source.damage and log.has_rows:
         log.event(log.last_step, "gap", source.damage)
@@ -160,7 +175,7 @@ def _read_source(source: Source, name: str | None) -> Trace:
     trace = log.trace(source.origin, reader.name)
     reading = trace.reading or Reading()
     guessed = reading.guessed or reader.rank is Rank.GUESS
-    return replace(trace, reading=replace(reading, why=why, guessed=guessed))
+    return replace(trace, reading=replace(reading, why=claim.why, guessed=guessed))
 
 
 def named(name: str) -> Reader:

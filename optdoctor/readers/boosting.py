@@ -64,9 +64,9 @@ def _names(values: dict[tuple[str, str], float]) -> dict[str, float]:
 
 def _read(source: Source, log: Log) -> None:
     log.facts |= {"loss_kind": "falling", "loss_form": "mean", "loss_window": 1}
+    log.count_from_one()
     for found in _rounds(lines_of(source)):
         log.row(_names(found.values), found.at)
-    log.count_from_one()
 
 
 READER = Reader(

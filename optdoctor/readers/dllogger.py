@@ -81,6 +81,7 @@ def _sniff(head: Head) -> int:
 def _read(source: Source, log: Log) -> None:
     log.facts |= {"loss_kind": "falling", "loss_form": "mean"}
     usual = max((len(row.step) for row in _rows(source.head.lines)), default=1)
+    log.count_from_one()
     for row in _rows(lines_of(source)):
         if len(row.step) == usual == 2:
             epoch, iteration = row.step
@@ -91,7 +92,6 @@ def _read(source: Source, log: Log) -> None:
             rest = {n: v for n, v in row.values.items() if n not in _LOSSES}
             if rest:
                 log.row(rest)
-    log.count_from_one()
 
 
 READER = Reader(

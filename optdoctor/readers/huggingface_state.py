@@ -153,6 +153,7 @@ READER = Reader(
     sniff=_sniff,
     read=_read,
     aliases=ALIASES,
+    grows=False,
     sample="""{
   "best_metric": null, "epoch": 0.3, "global_step": 30,
   "log_history": [

@@ -67,6 +67,7 @@ def _sniff(head: Head) -> int:
 
 def _read(source: Source, log: Log) -> None:
     rows = _Rows(log, _step_name(source.head.lines))
+    log.count_from_one()
     shape: UniformRows | None = None
     for text in source.blocks():
         at = 0
@@ -85,7 +86,7 @@ def _read(source: Source, log: Log) -> None:
         rows.add_lines(text[at:])
     if rows.step_name in _OF_THE_TRAINER:
         log.facts.update(framework="huggingface", loss_form="mean", loss_window=log.loss_interval)
-    log.count_from_one()
+
 
 
 def _shape(text: str, before: UniformRows | None) -> UniformRows | None:

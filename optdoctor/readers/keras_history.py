@@ -85,6 +85,7 @@ READER = Reader(
     sniff=_sniff,
     read=_read,
     aliases=FREE_NAMES,
+    grows=False,
     sample="""{
  "loss": [
   2.25,

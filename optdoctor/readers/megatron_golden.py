@@ -67,6 +67,7 @@ READER = Reader(
     sniff=_sniff,
     read=_read,
     aliases=_ALIASES,
+    grows=False,
     sample="""{
  "lm loss": {
   "start_step": 1,

@@ -126,6 +126,7 @@ READER = Reader(
     sniff=_sniff,
     read=_read,
     aliases=_UNUSED,
+    grows=False,
     sample="""<div><progress value='30' max='30'></progress> [30/30 01:21, Epoch 1/1]</div>
 <table border="1" class="dataframe">
  <thead>

@@ -126,6 +126,9 @@ def _sniff(head: Head) -> int:
 def _read(source: Source, log: Log) -> None:
     plan = _planned(_rows(source.head))
     log.facts["loss_kind"] = plan.kind
+    log.count_from_one()
+    if plan.clock != "step":
+        log.facts["step_source"] = "epochs" if plan.clock == "epoch" else "counted rows"
     epoch: float | None = None
     for line in lines_of(source):
         if add_overflow(line, log) or (row := _row(line)) is None:
@@ -141,9 +144,6 @@ def _read(source: Source, log: Log) -> None:
             continue
         step = {"step": row.step, "epoch": epoch}.get(plan.clock)
         log.row(named if epoch is None else {**named, "epoch": epoch}, step)
-    if plan.clock != "step":
-        log.facts["step_source"] = "epochs" if plan.clock == "epoch" else "counted rows"
-    log.count_from_one()
 
 
 def _rows(head: Head, but: str = "\n") -> list[_Row]:

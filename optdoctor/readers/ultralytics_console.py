@@ -27,9 +27,9 @@ def _sniff(head: Head) -> int:
 
 def _read(source: Source, log: Log) -> None:
     log.facts |= {"loss_kind": "falling", "loss_form": "mean", "step_source": "epochs"}
+    log.count_from_one()
     for epoch, row in _rows(source.lines()):
         log.row(row if epoch is None else {**row, "epoch": epoch}, epoch)
-    log.count_from_one()
 
 
 def _rows(lines: Iterator[str]) -> Iterator[tuple[float | None, dict[str, float]]]:

@@ -50,8 +50,11 @@ def test_json_lines_are_strict_and_what_was_not_measured_is_absent() -> None:
 
     lines = table.render(trace(), "jsonl").decode().splitlines()
     found = [json.loads(line, parse_constant=refuse) for line in lines]
-    assert found[1] == {"step": 2, "loss": "NaN", "grad_norm": "NaN"}
-    assert found[2] == {"step": 3, "loss": "Infinity"}
+    assert found[1] == {"step": 2, "loss": "NaN", "grad_norm": 1.0}
+    assert found[2:4] == [
+        {"step": 3, "loss": "Infinity"},
+        {"step": 4, "loss": "-Infinity", "grad_norm": "NaN"},
+    ]
 
 
 def test_parquet_tells_nan_from_what_was_not_measured() -> None:

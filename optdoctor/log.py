@@ -166,6 +166,11 @@ class Log:
         """The step of the newest row, 0 before the first."""
         return self._last_step if self._saw_step else self._counted
 
+    def drop(self, name: str) -> None:
+        """Says that the log has this name and that nothing becomes of it."""
+        if len(self._names) < MAX_NAMES:
+            self._names.setdefault(name, "")
+
     def begin(self) -> None:
         """Says that another run begins: the rows so far are left out once it has a row."""
         if not self.has_rows:

@@ -44,3 +44,6 @@ class Reader:
     wants: str = ""
     """What a file must show to be of this format, behind "no": "header line that names a loss".
     Where it is "", the first line of the sample that shows a row."""
+    marks: tuple[str, ...] = ()
+    """Texts of which at least one stands in all that `sniff` claims, so that without them it need
+    not be asked; () where nothing can be said. Of `Rank.BYTES` they stand in the bytes."""

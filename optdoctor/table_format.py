@@ -35,8 +35,10 @@ _NEWEST = 1 << 15  # bytes before a last line that tell whether it is whole
 _SMALL = 1 << 15  # bytes of an irregular stretch that are read row by row
 
 
-def table_reader(name: str, claim: Claim, sample: str, rank: Rank = Rank.FORMAT) -> Reader:
-    """The reader of the tables that `claim` takes."""
+def table_reader(
+    name: str, claim: Claim, sample: str, rank: Rank = Rank.FORMAT, marks: tuple[str, ...] = ()
+) -> Reader:
+    """The reader of the tables that `claim` takes; `marks` as `Reader` has them."""
 
     def sniff(head: Head) -> int:
         found = find_header(head, claim)
@@ -53,7 +55,7 @@ def table_reader(name: str, claim: Claim, sample: str, rank: Rank = Rank.FORMAT)
             raise Unreadable(*found.meaning.refusal)
         _Reading(log, claim, source.head.name, found).read(source)
 
-    return Reader(name=name, sniff=sniff, read=read, rank=rank, sample=sample)
+    return Reader(name=name, sniff=sniff, read=read, rank=rank, sample=sample, marks=marks)
 
 
 class _Reading:

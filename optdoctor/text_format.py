@@ -121,7 +121,16 @@ class TextFormat:
     @cached_property
     def reader(self) -> Reader:
         """The reader of this format."""
-        return Reader(self.name, self.sniff, self.read, self._aliases, self.sample, self.rank)
+        marks = tuple(dict.fromkeys(line.mark for line in self.lines if line.claims))
+        return Reader(
+            self.name,
+            self.sniff,
+            self.read,
+            self._aliases,
+            self.sample,
+            self.rank,
+            marks=marks if all(marks) else (),
+        )
 
     def sniff(self, head: Head) -> int:
         """Lines in the beginning that tell the format, `_SNIFFED_ROWS` at most."""
@@ -201,6 +210,8 @@ class TextFormat:
             known = kind.names.get(name, name)
             if known and self._aliases.get(known) != "":
                 named[known] = self._converted(name, value)
+            else:
+                log.drop(name)
         if not named:
             log.at(step)
             return True

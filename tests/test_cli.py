@@ -401,13 +401,13 @@ def test_losses_as_large_as_a_float_can_be_have_a_report_without_a_word_of_numpy
 
 @pytest.mark.parametrize("form", ["text", "json", "markdown", "html"])
 def test_a_report_that_fails_is_one_sentence_and_exit_3(tmp_path, healthy_rows, monkeypatch, form):
-    from optdoctor import cli
+    from optdoctor.cli import analyze as command
 
     def broken(*_: object) -> str:
         raise ValueError("on purpose")
 
-    monkeypatch.setattr(cli, "_text", broken)
-    monkeypatch.setattr(cli, "_document", broken)
+    monkeypatch.setattr(command, "_text", broken)
+    monkeypatch.setattr(command, "_document", broken)
     result = analyze("--format", form, write_csv(tmp_path / "train.csv", healthy_rows[:50]))
     assert (result.exit_code, result.stdout) == (3, "")
     assert len(result.stderr.splitlines()) == 1

@@ -89,7 +89,7 @@ def COMMAND(  # noqa: N802 - the registry's constant
     report = ""
     try:
         if form != "text":
-            report = _document(form, runs, told)
+            report = _document(form, runs, told, explain_reading)
         elif runs:
             report = _text(runs, ascii_only, is_coloured(color, output))
         if explain_reading and form == "text":
@@ -191,7 +191,10 @@ def _text(runs: list[tuple[Diagnosis, Trace]], ascii_only: bool, coloured: bool)
 
 
 def _document(
-    form: str, runs: list[tuple[Diagnosis, Trace]], errors: list[tuple[str, str, str]]
+    form: str,
+    runs: list[tuple[Diagnosis, Trace]],
+    errors: list[tuple[str, str, str]],
+    with_reading: bool,
 ) -> str:
     if form == "html":
         from optdoctor.report import page
@@ -203,4 +206,4 @@ def _document(
         return markdown.render(runs, errors)
     from optdoctor.report import document
 
-    return document.render(runs, errors)
+    return document.render(runs, errors, with_reading=with_reading)

@@ -8,6 +8,7 @@ from importlib import resources
 from typing import Any, TypeAlias
 
 from optdoctor.findings import Diagnosis, Evidence, Finding, NotExamined, Status, Treatment
+from optdoctor.report import reading
 from optdoctor.trace import Trace
 
 SCHEMA = "optdoctor/diagnosis-1"
@@ -19,12 +20,21 @@ _STEERING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\u
 
 
 def render(
-    runs: Sequence[tuple[Diagnosis, Trace]], errors: Sequence[tuple[str, str, str]] = ()
+    runs: Sequence[tuple[Diagnosis, Trace]],
+    errors: Sequence[tuple[str, str, str]] = (),
+    *,
+    with_reading: bool = False,
 ) -> str:
-    """The document of `runs` and of `errors`: (path, reason, remedy) of what was not readable."""
+    """The document of `runs` and of `errors`: (path, reason, remedy) of what was not readable.
+
+    `with_reading`: each run says too how its log was read.
+    """
     document = {
         "schema": SCHEMA,
-        "runs": [_run(diagnosis, trace) for diagnosis, trace in runs],
+        "runs": [
+            _run(diagnosis, trace) | ({"reading": reading.document(trace)} if with_reading else {})
+            for diagnosis, trace in runs
+        ],
         "errors": [{"path": p, "reason": why, "remedy": remedy} for p, why, remedy in errors],
     }
     return dumps(document)

@@ -1,10 +1,16 @@
 """How a log was read: by which reader and why, what became of each name, what was skipped."""
 
+import textwrap
+from typing import Any
+
 from optdoctor.report.wording import counted, origin_name, plain, shorten
 from optdoctor.trace import Trace
 
+FACTS = ("step_source", "loss_kind", "loss_form", "loss_base", "loss_window", "nan_filter")
+"""Facts that say what the numbers of a log are."""
 _WIDTH = 80
-_LABEL = 9
+_LABEL = 11
+_NAME = 34  # columns of a name at most
 
 
 def render(trace: Trace) -> str:
@@ -14,31 +20,50 @@ def render(trace: Trace) -> str:
     if reading is None:
         return lines[0]
     if reading.why:
-        lines.append(_line("why", reading.why))
+        lines += _lines("why", reading.why)
     if reading.guessed:
-        lines.append(_line("guess", "what these numbers mean is guessed, not known"))
+        lines += _lines("guess", "what these numbers mean is guessed, not known")
     taken = {name: channel for name, channel in reading.names.items() if channel}
-    wide = min(max(map(len, taken), default=0), 32)
-    for i, (name, channel) in enumerate(taken.items()):
-        said = f"{plain(name):<{wide}} -> {plain(channel)}{_extent(trace, channel)}"
-        lines.append(_line("" if i else "names", said))
+    shown = [shorten(plain(name), _NAME) for name in taken]
+    wide = max(map(len, shown), default=0)
+    for i, (name, channel) in enumerate(zip(shown, taken.values(), strict=True)):
+        said = f"{name:<{wide}} -> {_became(trace, channel)}"
+        lines.append(f"{'' if i else 'names':<{_LABEL}}{said}")
     if dropped := [plain(name) for name, channel in reading.names.items() if not channel]:
-        lines.append(_line("dropped", ", ".join(dropped)))
-    for fact in ("step_source", "loss_kind", "loss_form", "loss_base", "loss_window"):
-        if (value := trace.facts.get(fact)) is not None:
-            lines.append(_line(fact, str(value)))
-    lines.append(_line("skipped", counted(trace.lines_skipped, "line")))
+        lines += _lines("dropped", ", ".join(dropped))
+    facts = [f"{name} {trace.facts[name]}" for name in FACTS if trace.facts.get(name) is not None]
+    lines += _lines("facts", ", ".join(facts)) if facts else []
+    lines += _lines("skipped", counted(trace.lines_skipped, "line"))
     for at, text in reading.skipped:
-        lines.append(_line("", f"line {at:,}: {plain(text)}" if at else plain(text)))
+        said = f"line {at:,}: {plain(text)}" if at else plain(text)
+        lines.append(f"{'':<{_LABEL}}{shorten(said, _WIDTH - _LABEL)}")
     return "\n".join(lines)
 
 
-def _line(label: str, text: str) -> str:
-    return shorten(f"  {label:<{_LABEL}} {text}", _WIDTH)
+def document(trace: Trace) -> dict[str, Any] | None:
+    """The same for other programs."""
+    reading = trace.reading
+    if reading is None:
+        return None
+    return {
+        "why": reading.why,
+        "guessed": reading.guessed,
+        "names": {name: channel or None for name, channel in reading.names.items()},
+        "skipped": [{"line": at or None, "text": text} for at, text in reading.skipped],
+    }
 
 
-def _extent(trace: Trace, channel: str) -> str:
+def _became(trace: Trace, channel: str) -> str:
+    """What a name became, and how many rows of it there are."""
+    said = "a metric" if channel.startswith("metric:") else channel
     series = trace.series.get(channel)
     if series is None or series.values.ndim != 1 or not series.steps.size:
-        return ""
-    return f"   {counted(series.rows, 'row')}, steps {series.starts[0]}-{series.steps[-1]}"
+        return said
+    first, last = series.starts[0], series.steps[-1]
+    at = f"step {first}" if first == last else f"steps {first}-{last}"
+    return f"{said}, {counted(series.rows, 'row')}, {at}"
+
+
+def _lines(label: str, text: str) -> list[str]:
+    wrapped = textwrap.wrap(plain(text), _WIDTH - _LABEL, break_on_hyphens=False) or [""]
+    return [f"{'' if i else label:<{_LABEL}}{line}" for i, line in enumerate(wrapped)]

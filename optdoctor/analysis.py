@@ -1,17 +1,22 @@
 """Logs in, diagnoses out: one path, or many at once in other processes."""
 
+import fnmatch
 import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from optdoctor import engine, readers
 from optdoctor.findings import Diagnosis
 from optdoctor.reader import Unreadable
 from optdoctor.settings import Settings
 from optdoctor.trace import Trace
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
 
 KEPT_ROWS = 4096
 """Rows of a channel that come back from another process: more than any report draws."""
@@ -47,7 +52,7 @@ def analyze_many(
     *,
     reader: str | None = None,
     settings: Settings | None = None,
-    executor: Executor | None = None,
+    executor: "Executor | None" = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Analysis]:
     """Reads and examines every run that the paths name, in their order. Raises nothing.
@@ -68,7 +73,7 @@ def analyze_runs(
     *,
     reader: str | None = None,
     settings: Settings | None = None,
-    executor: Executor | None = None,
+    executor: "Executor | None" = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Analysis]:
     """`analyze_many` of paths that were expanded before; what already failed stays as it is."""
@@ -85,7 +90,7 @@ def analyze_runs(
             waiting[executor.submit(_analyze_slim, run, reader, settings)] = place
         except RuntimeError as error:  # it is broken, or was shut down
             done[place] = failed(run, error)
-    for future in as_completed(waiting):
+    for future in _completed(waiting):
         place = waiting[future]
         try:
             done[place] = future.result()
@@ -93,6 +98,14 @@ def analyze_runs(
             done[place] = failed(str(runs[place]), error)
         _tell(progress, len(done), len(runs))
     return [done[place] for place in range(len(runs))]
+
+
+def _completed(waiting: "dict[Future[Analysis], int]") -> "Iterator[Future[Analysis]]":
+    """The futures, as they come to an end."""
+    if waiting:
+        from concurrent.futures import as_completed  # not loaded where one log is read
+
+        yield from as_completed(waiting)
 
 
 def distinct(runs: Iterable[str | Analysis]) -> Iterator[str | Analysis]:
@@ -128,7 +141,7 @@ def _matching(pattern: str) -> Iterator[str]:
     """Every run that the pattern names; what is no log among them is passed over in silence."""
     runs: dict[str, None] = {}
     folders: list[str] = []
-    for match in sorted(glob.iglob(pattern, recursive=True)):
+    for match in sorted(_matches(pattern)):
         if any(Path(match).is_relative_to(folder) for folder in folders):
             continue
         inside = readers.run_of(Path(match)) if os.path.isdir(match) else []
@@ -142,10 +155,56 @@ def _matching(pattern: str) -> Iterator[str]:
     yield from runs
 
 
+def _matches(pattern: str) -> set[str]:
+    """What a pattern names, as `glob` finds it; but `**` goes into no link, nor finds one that
+    leads out of where it begins. A link that another part names is followed, as the shell does.
+    """
+    found: set[str] = set()
+    parts = tuple(part for part in pattern.split("/") if part)
+    waiting = [("/" if pattern.startswith("/") else "", parts, "")]
+    seen = set(waiting)
+    while waiting:
+        at, rest, root = waiting.pop()
+        if not rest:
+            if not root or _leads_into(root, at):
+                found.add(at)
+            continue
+        part, after = rest[0], rest[1:]
+        names: Iterable[str]
+        if part == "**":
+            root = root or at or "."
+            folders = [os.path.join(at, name) for name in _names(at) if name[0] != "."]
+            folders = [path for path in folders if os.path.isdir(path) and not os.path.islink(path)]
+            further = [(at, after or ("*",), root), *((path, rest, root) for path in folders)]
+            further += [] if after or not at else [(at, (), root)]
+        else:
+            if glob.has_magic(part):
+                visible = (name for name in _names(at) if name[0] != "." or part[0] == ".")
+                names = fnmatch.filter(visible, part)
+            else:
+                names = [part] if os.path.lexists(os.path.join(at, part)) else []
+            further = [(os.path.join(at, name), after, root) for name in names]
+        waiting += [one for one in further if one not in seen]
+        seen.update(further)
+    return {path for path in found if os.path.isdir(path)} if pattern.endswith("/") else found
+
+
+def _leads_into(folder: str, path: str) -> bool:
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
+def _names(folder: str) -> list[str]:
+    with suppress(OSError):
+        return os.listdir(folder or ".")
+    return []
+
+
 def failed(path: str, error: Exception) -> Analysis:
     """Why a path has no diagnosis, in one sentence and a remedy."""
     if isinstance(error, Unreadable):
         return Analysis(path, reason=error.reason, remedy=error.remedy)
+    from concurrent.futures import BrokenExecutor
+
     if isinstance(error, BrokenExecutor):
         reason = "the process that read it died"
         remedy = "read it alone: it may need more memory"

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,7 +130,8 @@ class Column:
         """A snapshot."""
         store = StepStore(self._capacity) if self._store is None else self._store.copy()
         if self._in_blocks or self._steps:
-            store.extend(*_joined([*self._blocks, _copied(self._steps, self._values)]))
+            newest = [_copied(self._steps, self._values)] if self._steps else []
+            store.extend_by([*self._blocks, *newest])
         return store.series()
 
     def _newest_step(self) -> int:
@@ -174,11 +175,17 @@ class Column:
             return
         if self._store is None:
             self._store = StepStore(self._capacity)
-        steps, values = _joined(self._blocks)
-        older = self._in_blocks - self.kept
-        self._store.extend(steps[:older], values[:older])
-        self._blocks = [(steps[older:].copy(), values[older:].copy())]
-        self._in_blocks = self.kept
+        older: list[tuple[IntArray, Values]] = []
+        while self._in_blocks - len(self._blocks[0][0]) >= self.kept:
+            older.append(self._blocks.pop(0))
+            self._in_blocks -= len(older[-1][0])
+        if not older:
+            steps, values = self._blocks[0]
+            rows = self._in_blocks - self.kept
+            older = [(steps[:rows], values[:rows])]
+            self._blocks[0] = steps[rows:].copy(), values[rows:].copy()
+            self._in_blocks = self.kept
+        self._store.extend_by(older)
 
 
 def _copied(steps: "array[int]", values: "array[float]") -> tuple[IntArray, Values]:
@@ -201,9 +208,13 @@ def _mean(mean: float, value: float, rows: int) -> float:
 
 def without_repeats(steps: IntArray, values: Values) -> tuple[IntArray, Values]:
     """One row a step, [T] each in and out, as `Column.put` leaves rows whose steps do not fall."""
-    ends = np.flatnonzero(np.append(steps[1:] != steps[:-1], True))
-    if len(ends) == len(steps):
+    is_last = np.ones(len(steps), np.bool_)
+    np.not_equal(steps[1:], steps[:-1], out=is_last[:-1])
+    if is_last.all():
         return steps, values
+    ends = np.flatnonzero(is_last)
+    if np.isfinite(values[~is_last]).all():
+        return steps.take(ends), values.take(ends)
     starts = np.append(0, ends[:-1] + 1)
     places = np.where(np.isfinite(values), -1, np.arange(len(values)))
     bad = np.maximum.reduceat(places, starts)
@@ -216,6 +227,14 @@ def plain(column: AnyColumn) -> tuple[Values, NDArray[np.bool_] | None]:
     if not isinstance(column, np.ma.MaskedArray) or not np.any(column.mask):
         return values, None
     return values, ~np.ma.getmaskarray(column)
+
+
+def _steps(column: AnyColumn | IntArray) -> Values | IntArray:
+    """Steps [T], NaN where a row states none; integers stay such if they cannot change any more."""
+    if type(column) is np.ndarray and column.dtype == np.int64 and not column.flags.writeable:
+        return column
+    steps, is_stated = plain(cast(AnyColumn, column))
+    return steps if is_stated is None else np.where(is_stated, steps, np.nan)
 
 
 def within(rows: IntArray, start: int, stop: int) -> IntArray:
@@ -232,7 +251,7 @@ class Block:
     """{series: [T]}."""
     places: Mapping[str, IntArray]
     """{series: the rows that hold a value of it}, where not all do."""
-    steps: Values | None
+    steps: Values | IntArray | None
     """[T]: as logged, NaN where a row states none; None where no row does."""
 
     @classmethod
@@ -240,7 +259,7 @@ class Block:
         cls,
         columns: Mapping[str, AnyColumn],
         names: Mapping[str, str],
-        steps: AnyColumn | None,
+        steps: AnyColumn | IntArray | None,
         length: int,
     ) -> "Block":
         """The first `length` rows; `names` are {name in the log: series, or "" to drop it}."""
@@ -255,25 +274,26 @@ class Block:
                 before = present[name]
                 is_there = None if before is None else is_there | before
             values[name], present[name] = fresh, is_there
-        if steps is not None:
-            steps, is_stated = plain(steps[:length])
-            steps = steps if is_stated is None else np.where(is_stated, steps, np.nan)
+        stated = None if steps is None else _steps(steps[:length])
         masks = [mask for mask in present.values() if mask is not None]
         if len(masks) == len(present):
             is_row = np.logical_or.reduce([np.zeros(length, bool), *masks])
             length = int(is_row.sum())
             if length < len(is_row):
-                steps = None if steps is None else steps[is_row]
+                stated = None if stated is None else stated[is_row]
                 values = {name: column[is_row] for name, column in values.items()}
                 present = {n: m if m is None else m[is_row] for n, m in present.items()}
         places = {n: np.flatnonzero(m) for n, m in present.items() if m is not None}
         kept = {n: v for n, v in values.items() if n not in places or places[n].size}
-        return cls(length, kept, places, steps)
+        return cls(length, kept, places, stated)
 
     @cached_property
     def stated(self) -> IntArray | None:
         """The rows whose step is a possible one, None for all."""
         steps = np.full(self.length, np.nan) if self.steps is None else self.steps
+        with np.errstate(invalid="ignore"):
+            if self.length and steps.min() >= 0 and steps.max() < MAX_STEP:  # false of NaN
+                return None
         is_step = (steps >= 0) & (steps < MAX_STEP)
         return None if is_step.all() else np.flatnonzero(is_step)
 
@@ -282,7 +302,7 @@ class Block:
         """[T]: the steps as logged; a row that states none stands at the one before, or at -1."""
         assert self.steps is not None
         if self.stated is None:
-            return self.steps.astype(np.int64)
+            return self.steps.astype(np.int64, copy=False)
         newest = np.full(self.length, -1)
         newest[self.stated] = self.stated
         newest = np.maximum.accumulate(newest)
@@ -329,17 +349,32 @@ class Block:
     @cached_property
     def losses(self) -> IntArray:
         """The rows that state a step and hold a loss."""
-        is_loss = self.holds("loss", 0, self.length)
-        if self.stated is not None:
-            is_stated = np.zeros(self.length, bool)
-            is_stated[self.stated] = True
-            is_loss &= is_stated
-        return np.flatnonzero(is_loss)
+        if "loss" not in self.values:
+            return np.empty(0, np.int64)
+        losses = self.places.get("loss")
+        if losses is None:
+            losses = np.arange(self.length)
+        if self.stated is None:
+            return losses
+        is_stated = np.zeros(self.length, bool)
+        is_stated[self.stated] = True
+        return losses[is_stated[losses]]
 
     @cached_property
     def epochs(self) -> IntArray:
         """Those of `losses` that hold an epoch."""
         return self.losses[self.holds("epoch", 0, self.length)[self.losses]]
+
+    def last_epoch(self, start: int, stop: int) -> float | None:
+        """The epoch of the last of `epochs` in a range, None where there is none."""
+        rows = within(self.losses, start, stop)
+        if not rows.size or "epoch" not in self.values:
+            return None
+        if not self.count("epoch", last := int(rows[-1]), last + 1):
+            rows = within(self.epochs, start, stop)
+            if not rows.size:
+                return None
+        return float(self.values["epoch"][rows[-1]])
 
     def one_by_one(self, start: int, stop: int) -> Iterator[tuple[dict[str, float], float | None]]:
         """Values and step of each of the rows."""

@@ -10,6 +10,8 @@ import traceback
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from optdoctor.channels import Axis, channel
 from optdoctor.findings import (
     SEVERITIES,
@@ -84,7 +86,9 @@ def examine(rule: Rule, trace: Trace) -> Outcome:
         reason = f"{rows[fewest]} rows of {fewest}, needs {rule.limits.rows}"
         return Outcome(Status.ABSTAINED, reason=reason, without=without)
     try:
-        result = rule.check(trace.only(rule.declared), rule.limits)
+        # Numbers of 1e300 overflow to infinity, which is the right answer and no mistake of a rule.
+        with np.errstate(over="ignore"):
+            result = rule.check(trace.only(rule.declared), rule.limits)
         if isinstance(result, Abstain):
             return Outcome(Status.ABSTAINED, reason=result.reason, without=without)
         findings = tuple(_checked(finding, rule, trace) for finding in result)

@@ -130,10 +130,13 @@ class Log:
         self._add(known, None if step is None else number(step))
         return True
 
-    def rows(self, columns: Mapping[str, AnyColumn], steps: AnyColumn | None = None) -> int:
+    def rows(
+        self, columns: Mapping[str, AnyColumn], steps: AnyColumn | IntArray | None = None
+    ) -> int:
         """Adds rows at once, [T] a column, as `row` would one by one; returns how many counted.
 
-        A masked element is a value that its row does not have; NaN is one that it has.
+        A masked element is a value that its row does not have; NaN is one that it has. Arrays that
+        are read-only are kept, others are copied.
         """
         sized = columns.values() if steps is None else [*columns.values(), steps]
         length = min(map(len, sized), default=0) if columns else 0
@@ -444,7 +447,7 @@ class Log:
         if where is None:
             return False
         rises = bool((where[1:] > where[:-1]).all())
-        if not rises and block.steps is not None and len(within(block.epochs, start, stop)):
+        if not rises and block.steps is not None and block.last_epoch(start, stop) is not None:
             losses = where[within(block.losses, start, stop) - start]
             if (losses[1:] == losses[:-1]).any():  # of one epoch, or of several
                 return False
@@ -452,9 +455,13 @@ class Log:
         for name, values in block.values.items():
             rows = block.rows_of(name, start, stop)
             if rows is None:
-                first, steps, values = 0, where, values[start:stop].copy()
+                # Of a part too: a view of it would keep the whole.
+                is_kept = stop - start == len(values) and not values.flags.writeable
+                first, steps = 0, where
+                values = values if is_kept else values[start:stop].copy()
             elif len(rows):
-                first, steps, values = int(rows[0]), where[rows - start], values[rows]
+                steps = where.take(rows - start if start else rows)
+                first, values = int(rows[0]), values.take(rows)
             else:
                 continue
             column = self._columns.get(name)
@@ -507,8 +514,8 @@ class Log:
             return
         self._saw_step, self._last_step = True, int(where[-1])
         if len(losses := within(block.losses, start, stop)):
-            epochs = within(block.epochs, start, stop)
-            epoch = float(block.values["epoch"][epochs[-1]]) if len(epochs) else self._in_epoch[1]
+            epoch = block.last_epoch(start, stop)
+            epoch = self._in_epoch[1] if epoch is None else epoch
             self._in_epoch = int(block.logged[losses[-1]]), epoch
 
 

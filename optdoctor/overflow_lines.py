@@ -1,12 +1,11 @@
 """The lines in which gradient scalers say that they skipped an update."""
 
-import re
-
+from optdoctor.lazy_regex import lazy
 from optdoctor.log import Log, number
 
 _SCALE = r"(\d[\d.]*(?:[eE][-+]?\d+)?|inf)"
 _SPELLINGS = tuple(
-    re.compile(pattern)
+    lazy(pattern)
     for pattern in (
         # DeepSpeed, Apex' FP16_Optimizer, LOMO
         rf"Attempted loss scale: {_SCALE}, reducing to {_SCALE}",

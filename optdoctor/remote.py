@@ -1,17 +1,17 @@
 """Logs on other machines, through fsspec (extra `remote`)."""
 
 import io
-import re
 from typing import Any, BinaryIO
 
 from optdoctor.errors import Unreadable
+from optdoctor.lazy_regex import lazy
 
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(?:::[A-Za-z0-9+.-]+)*://")
+_ADDRESS = lazy(r"[A-Za-z][A-Za-z0-9+.-]+(?:::[A-Za-z0-9+.-]+)*://")
 
 
 def is_remote(path: str) -> bool:
     """Whether a path is an address, "s3://bucket/train.log"."""
-    return _ADDRESS.match(path) is not None
+    return "://" in path and _ADDRESS.match(path) is not None
 
 
 def open_remote(address: str) -> BinaryIO:

@@ -4,6 +4,7 @@ One NaN or one outlier among a million rows is there at the end, with its step. 
 function of the order of the rows alone, so that a run recorded live and read again is the same.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,11 +12,15 @@ from numpy.typing import NDArray
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64] | NDArray[np.float32]
+Rows = tuple[IntArray, NDArray[np.float64]]
+"""Steps and values, [T] each."""
 
 NO_STEP = -1
 """Stands where no step is meant: nothing bad, nothing finite."""
 
 _BLOCK = 4096  # rows taken one by one wait until a block of them is worth an array operation
+_CACHED = 65_536  # rows that stay in the cache while they are looked at several times
+_NARROW = 64  # rows of a bucket up to which it is looked at place by place
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,6 @@ class Series:
         return replace(
             self, **{n: np.where(at == NO_STEP, at, at + by) for n, at in places.items()}
         )
-
 
     def thinned(self, rows: int) -> "Series":
         """At most `rows` buckets of neighbours, which keep extremes and what is not finite.
@@ -109,9 +113,13 @@ class StepStore:
 
     def extend(self, steps: IntArray, values: NDArray[np.float64]) -> None:
         """Adds rows in order; the same rows in other blocks leave the same store."""
+        self.extend_by([(steps, values)])
+
+    def extend_by(self, blocks: Sequence[Rows]) -> None:
+        """The same of blocks that follow one another, none of them empty. Keeps the arrays."""
         self._drain()
-        self._take(steps, values)
-        self.last_step = int(steps[-1])
+        self._take(blocks)
+        self.last_step = int(blocks[-1][0][-1])
 
     def cut(self, step: int) -> None:
         """Drops the rows from `step` on; of a bucket that lies astride it, those before too."""
@@ -137,21 +145,24 @@ class StepStore:
         if self._waiting:
             steps, values = zip(*self._waiting, strict=True)
             self._waiting.clear()
-            self._take(np.array(steps, np.int64), np.array(values, np.float64))
+            self._take([(np.array(steps, np.int64), np.array(values, np.float64))])
 
-    def _take(self, steps: IntArray, values: NDArray[np.float64]) -> None:
-        total, width = self._rows + len(steps), self._width
+    def _take(self, blocks: Sequence[Rows]) -> None:
+        total, width = self._rows + sum(len(steps) for steps, _ in blocks), self._width
         while -(-total // width) > self._capacity:
             width *= 2
         if width > self._width:
             self._parts = [_joined(self._parts).merged(width // self._width)]
             self._width = width
-        if room := -self._rows % width:  # the last bucket is not full
-            last = self._parts.pop()
-            fresh = _Buckets.of_rows(steps[:room], values[:room])
-            filled = last.part(slice(-1, None)).followed_by(fresh).merged(1 + room)
-            self._parts += [last.part(slice(None, -1)), filled]
-        self._parts.append(_Buckets.of_buckets(steps[room:], values[room:], width))
+        room = -self._rows % width
+        for steps, values in _aligned(blocks, room, width):
+            if room:  # the last bucket is not full
+                last, room = self._parts.pop(), 0
+                fresh = _Buckets.of_rows(steps, values)
+                filled = last.part(slice(-1, None)).followed_by(fresh).merged(1 + len(steps))
+                self._parts += [last.part(slice(None, -1)), filled]
+            else:
+                self._parts.append(_Buckets.of_buckets(steps, values, width))
         self._parts = [part for part in self._parts if part.steps.size]
         self._rows = total
         # Parts of falling sizes: many small blocks cost little, and so does joining them.
@@ -279,30 +290,25 @@ class _Buckets:
     def of_buckets(cls, steps: IntArray, values: NDArray[np.float64], width: int) -> "_Buckets":
         """Rows in buckets of `width`, the last perhaps of fewer: `of_rows` merged, but faster."""
         full = len(steps) // width
-        if width == 1 or not full or not np.isfinite(values).all():
+        if width == 1 or full * width < len(steps):
             return cls.of_rows(steps, values).merged(width)
-        inside = full * width
-        table = np.asarray(values[:inside], np.float64).reshape(full, width)
-        starts = np.arange(0, inside, width)
-        top = starts + table.argmax(axis=1)
+        table = np.asarray(values, np.float64).reshape(full, width)
+        low, high, place = _extremes(table)
+        if not (np.isfinite(low) & np.isfinite(high)).all():  # of NaN, both are NaN
+            return cls.of_rows(steps, values).merged(width)
         nowhere = np.full(full, NO_STEP, np.int64)
-        buckets = cls(
-            steps[width - 1 : inside : width],
-            steps[:inside:width],
-            table[:, -1],
-            np.minimum.reduceat(values[:inside], starts) + 0.0,
-            values[top] + 0.0,
-            steps[top],
+        return cls(  # copies, for a view would keep all the rows
+            np.asarray(steps[width - 1 :: width], np.int64).copy(),
+            np.asarray(steps[::width], np.int64).copy(),
+            table[:, -1].copy(),
+            low + 0.0,
+            high + 0.0,
+            np.asarray(steps[place + np.arange(0, len(steps), width)], np.int64),
             np.zeros(full, np.int64),
             nowhere,
             nowhere,
             np.full(full, width, np.int64),
         )
-        # Copies, for a view would keep all the rows.
-        buckets = cls(*(np.ascontiguousarray(column) for column in buckets.columns()))
-        if inside == len(steps):
-            return buckets
-        return buckets.followed_by(cls.of_rows(steps[inside:], values[inside:]).merged(width))
 
     def columns(self) -> list[NDArray[np.generic]]:
         return [getattr(self, name) for name in self.__slots__]
@@ -317,6 +323,10 @@ class _Buckets:
         """Every `width` neighbours as one; the last may be of fewer."""
         if width == 1 or not self.steps.size:
             return self
+        whole = self.steps.size - self.steps.size % width
+        if whole and not self.bad[:whole].any():
+            merged = self.part(slice(whole))._merged_finite(width)
+            return merged.followed_by(self.part(slice(whole, None)).merged(width))
         starts = np.arange(0, self.steps.size, width)
         ends = np.append(starts[1:], self.steps.size) - 1
         high = np.fmax.reduceat(self.high, starts)
@@ -340,8 +350,76 @@ class _Buckets:
             np.add.reduceat(self.count, starts),
         )
 
+    def _merged_finite(self, width: int) -> "_Buckets":
+        """The same of whole groups in which every value is finite."""
+        starts = np.arange(0, self.steps.size, width)
+        _, high, place = _extremes(self.high.reshape(-1, width))
+        low = np.ascontiguousarray(self.low.reshape(-1, width).T).min(axis=0)
+        nowhere = np.full(starts.size, NO_STEP, np.int64)
+        return _Buckets(
+            self.steps[width - 1 :: width].copy(),
+            self.starts[::width].copy(),
+            self.values[width - 1 :: width].copy(),
+            low,
+            high,
+            self.high_step[place + starts],
+            np.zeros(starts.size, np.int64),
+            nowhere,
+            nowhere,
+            np.ascontiguousarray(self.count.reshape(-1, width).T).sum(axis=0),
+        )
+
     def series(self) -> Series:
-        return Series(*(column.copy() for column in self.columns()))  # type: ignore[arg-type]
+        return Series(*(column.view() for column in self.columns()))  # type: ignore[arg-type]
+
+
+def _extremes(
+    table: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Least, greatest, and the first place of the greatest, [T] each, of rows [T, width]."""
+    width = table.shape[1]
+    with np.errstate(invalid="ignore"):
+        if width > _NARROW:
+            return table.min(axis=1), table.max(axis=1), table.argmax(axis=1)
+        by_place = np.ascontiguousarray(table.T)  # along short rows, numpy is slow
+        low, high = by_place.min(axis=0), by_place.max(axis=0)
+    ranks = np.arange(width, 0, -1, dtype=np.uint8)[:, None]
+    return low, high, width - ((by_place == high) * ranks).max(axis=0).astype(np.int64)
+
+
+def _aligned(blocks: Sequence[Rows], room: int, width: int) -> Iterator[Rows]:
+    """The rows anew: `room` of them, then whole buckets, as many as the cache holds, and the rest.
+
+    Rows are copied only where a bucket lies in several blocks.
+    """
+    most = max(_CACHED // width, 1) * width
+    held: list[Rows] = []
+    missing = room
+    for steps, values in blocks:
+        start, stop = 0, len(steps)
+        if missing:
+            start = min(missing, stop)
+            held.append((steps[:start], values[:start]))
+            missing -= start
+            if not missing:
+                yield _rows_of(held)
+                held = []
+        whole = stop - (stop - start) % width
+        for at in range(start, whole, most):
+            end = min(at + most, whole)
+            yield steps[at:end], values[at:end]
+        if whole < stop:
+            held = [(steps[whole:], values[whole:])]
+            missing = width - (stop - whole)
+    if held:
+        yield _rows_of(held)
+
+
+def _rows_of(blocks: list[Rows]) -> Rows:
+    if len(blocks) == 1:
+        return blocks[0]
+    steps, values = zip(*blocks, strict=True)
+    return np.concatenate(steps), np.concatenate(values)
 
 
 def _joined(parts: list[_Buckets]) -> _Buckets:

@@ -122,4 +122,4 @@ def table_of(
             if are_integers(texts):
                 integers.add(name)
     dicts = {name: at for name, at in places.items() if name in meaning.dicts}
-    return Table(delimiter, len(names), wanted, dicts, frozenset(integers))
+    return Table(delimiter, len(names), wanted, dicts, frozenset(integers), meaning.step)

@@ -4,7 +4,6 @@ Both ways give the same numbers: what pyarrow does not take in one go is read by
 """
 
 import csv
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,14 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from optdoctor.lazy_regex import lazy
 from optdoctor.log import number
 
 Column = NDArray[np.float64] | np.ma.MaskedArray[Any, Any]
 """[T]; a masked element is a cell without a number."""
 NO_VALUE = ("", "NA", "N/A", "None", "none", "null", "NULL", "n/a", "-", "--")
 """Cells that say that there is no value. NaN in words is a value."""
-_INTEGER = re.compile(r"-?\d{1,15}")
-_IN_DICT = re.compile(r"['\"](\w{1,60})['\"]:\s*([-+.\w]{1,40})(?=\s*[,}])")
+_INTEGER = lazy(r"-?\d{1,15}")
+_IN_DICT = lazy(r"['\"](\w{1,60})['\"]:\s*([-+.\w]{1,40})(?=\s*[,}])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class Table:
     """{name: column that holds a Python dict as text}."""
     integers: frozenset[str] = frozenset()
     """Names under which the first rows hold integers only."""
+    step: str | None = None
+    """The name that numbers the rows."""
 
     def cells(self, line: str) -> list[str] | None:
         """The cells of a row, None where it is no row of this table."""
@@ -135,13 +137,19 @@ def from_bytes(table: Table, data: bytes | memoryview) -> Block | None:
         )
     except pa.ArrowInvalid:
         return None
-    columns = {name: _from_arrow(found.column(str(at))) for name, at in table.wanted.items()}
+    columns = {
+        name: _from_arrow(found.column(str(at)), name == table.step)
+        for name, at in table.wanted.items()
+    }
     filled = {name: column for name, column in columns.items() if column is not None}
     return Block(filled, found.num_rows)
 
 
-def _from_arrow(chunked: Any) -> Column | None:
-    """A column of int64 or float64 without a copy of its numbers; None where all is null."""
+def _from_arrow(chunked: Any, is_step: bool) -> Column | None:
+    """A column of int64 or float64 as float64, read-only; None where all is null.
+
+    Numbers are not copied where that can be; integers stay such where they are steps of all rows.
+    """
     if chunked.null_count == len(chunked):
         return None
     array = chunked.combine_chunks() if chunked.num_chunks > 1 else chunked.chunk(0)
@@ -149,7 +157,9 @@ def _from_arrow(chunked: Any) -> Column | None:
     dtype = np.dtype("int64" if str(array.type) == "int64" else "float64")
     length, start = len(array), array.offset
     values = np.frombuffer(buffer, dtype, length, start * dtype.itemsize)
-    values = values.astype(np.float64, copy=False)
+    if not is_step or array.null_count:
+        values = values.astype(np.float64, copy=False)
+    values.flags.writeable = False
     if not array.null_count:
         return values
     bits = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little")

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import AnyStr
 
+from optdoctor.unpack import PIECE_BYTES
+
 MAX_LINE = 1 << 20
 """Characters of a line behind which the rest of it is dropped: it is no row of a log."""
 _WIDE = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 """{byte order mark: encoding}."""
+_LINE_END = re.compile(rb"[\r\n]")
 
 
 def decode(data: bytes) -> str:
@@ -36,7 +39,51 @@ def byte_blocks_of(pieces: Iterable[bytes], longest: int = MAX_LINE) -> Iterator
         yield from (block.encode() for block in blocks_of(chain([start], parts), longest))
         return
     rest = chain([start.removeprefix(codecs.BOM_UTF8)], parts)
-    yield from _whole_lines(rest, longest, b"\r", b"\n", re.compile(rb"[\r\n]"))
+    yield from _whole_lines(rest, longest, b"\r", b"\n", _LINE_END)
+
+
+def line_views_of(
+    pieces: Iterable[bytes], size: int = 8 << 20, longest: int = MAX_LINE
+) -> Iterator[memoryview]:
+    """As `byte_blocks_of`, in views of one buffer of `size` bytes: each is good until the next.
+
+    What parses bytes by itself does so at less cost in large blocks. After a piece of less than
+    `PIECE_BYTES`, of which a growing source has no more by now, no whole line is held back. A line
+    is cut at `longest` only where it does not fit into the buffer.
+    """
+    parts = iter(pieces)
+    start = _start(parts)
+    if start[:2] in _WIDE:
+        yield from (memoryview(b) for b in byte_blocks_of(chain([start], parts), longest))
+        return
+    buffer = bytearray(size)
+    view = memoryview(buffer)
+    held, is_cut = 0, False
+    for part in chain([start.removeprefix(codecs.BOM_UTF8)], parts):
+        piece = memoryview(part)
+        while piece:
+            if is_cut:
+                found = _LINE_END.search(piece)
+                piece, is_cut = piece[found.start() if found else len(piece) :], not found
+            taken = piece[: size - held]
+            view[held : held + len(taken)] = taken
+            held, piece = held + len(taken), piece[len(taken) :]
+            if held == size or (not piece and len(part) < PIECE_BYTES):
+                if cut := _last_line_end(buffer, held):
+                    yield view[:cut]
+                    view[: held - cut], held = view[cut:held], held - cut
+                elif held == size:
+                    is_cut = not buffer.endswith(b"\r")
+                    buffer[longest] = buffer[-1]
+                    held = longest + (not is_cut)
+    if held:
+        yield view[:held]
+
+
+def _last_line_end(buffer: bytearray, stop: int) -> int:
+    """Where the last whole line before `stop` ends; a CR there may have an LF behind it."""
+    line_feed = buffer.rfind(b"\n", 0, stop)
+    return max(line_feed, buffer.rfind(b"\r", line_feed + 1, stop - 1)) + 1
 
 
 def _whole_lines(

@@ -19,12 +19,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from types import MappingProxyType
 
 from optdoctor.knowledge.log_names import FREE_NAMES, UNUSED_NAMES
+from optdoctor.lazy_regex import lazy
 from optdoctor.log import MAX_NAME, Log, number
 from optdoctor.overflow_lines import add_overflow as add_overflow
 from optdoctor.reader import Head, Rank, Reader, Source
+from optdoctor.text_stretches import PLACES, Distances, Span, Stretches
 from optdoctor.trace import Fact
 
 NUMBER = (
@@ -34,7 +37,7 @@ NUMBER = (
     r"|[-+]?(?i:nan(?:xxx|\(\w*\))?|inf(?:inity|x{2,3})?)(?![^\W_]))"
 )
 """A number in any spelling that logs use. `nanms`, `nanogpt` and `info` are none."""
-_ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x08+")
+_ESCAPE = lazy(r"\x1b\[[0-?]*[ -/]*[@-~]|\x08+")
 _WORD = r"[^\W\d][\w./@#%+&()^-]{0,60}"
 _KEY = rf"(?<![\w.])(?!(?i:nan|inf)\w* )(?P<key>{_WORD}(?: (?:{_WORD}|\([^()]{{1,40}}\))){{0,5}}?)"
 _OPENING = r"['\"]?[\[(*'\"]{0,3}(?P<of>tensor\()?[ \t]*"
@@ -44,13 +47,11 @@ PAIRS: Mapping[str, str] = MappingProxyType(
     {mark: _KEY + between + _VALUE for mark, between in _BETWEEN.items()}
 )
 """{what stands between a key and its value: a pattern of both}; ":" takes "=" too."""
-_LAST_NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d.]*(?:[eE][-+]?\d*)?$")
+_LAST_NUMBER = lazy(r"(?<![\w.])[-+]?\d[\d.]*(?:[eE][-+]?\d*)?$")
 _ALIKE = 200
 """Lines among which one that begins as the last one does is looked for."""
-_DIGITS = re.compile(r"\d+")
-_PLACEHOLDER = re.compile(r"(?<!\(\?P)(?<!\(\?)<([a-z][a-z0-9_]*)>")
-_PLACES = ("step", "iter", "per_epoch", "total")
-"""Placeholders that say where a row stands; `epoch` is a value as well."""
+_DIGITS = lazy(r"\d+")
+_PLACEHOLDER = lazy(r"(?<!\(\?P)(?<!\(\?)<([a-z][a-z0-9_]*)>")
 _SNIFFED_ROWS = 1000
 _THOUSANDS = {"k": 1e3, "M": 1e6, "G": 1e9}
 
@@ -154,38 +155,55 @@ class TextFormat:
         if self.from_zero is not False:
             log.count_from_one(likely=self.from_zero is True)
         shown: dict[str, float] = {}
-        distances: set[int] = set()
-        newest: int | None = None
-        for line in lines_of(source):
-            if self.new_run and self.new_run in line:
-                log.begin()
-            is_row = looks_like_one = False
-            for kind in self.lines:
-                if kind.mark in line:
-                    looks_like_one |= bool(kind.mark)
-                    for row in self._rows(kind, line):
-                        is_row |= self._add(kind, self._without_repeated(row, shown), log)
-                        if self.is_window_mean and kind is self.lines[0]:
-                            if newest is not None and log.last_step > newest:
-                                distances.add(log.last_step - newest)
-                            newest = log.last_step
-            if not is_row and not add_overflow(line, log) and looks_like_one:
-                log.skip(first=line)
+        distances = Distances()
+
+        def by_line(line: str) -> bool:
+            return self._read_line(line, log, shown, distances)
+
+        stretches = Stretches(self, log, by_line, shown, distances)
+        for lines in line_lists(source):
+            stretches.add(lines)
         if self.is_window_mean:
-            log.facts.setdefault("loss_window", min(distances, default=None))
+            log.facts.setdefault("loss_window", distances.shortest)
+
+    def _read_line(
+        self, line: str, log: Log, shown: dict[str, float], distances: Distances
+    ) -> bool:
+        """Whether it was a row."""
+        if self.new_run and self.new_run in line:
+            log.begin()
+        is_row = looks_like_one = False
+        for kind in self.lines:
+            if kind.mark in line:
+                looks_like_one |= bool(kind.mark)
+                for row in self._rows(kind, line):
+                    is_row |= self._add(kind, self._without_repeated(row, shown), log)
+                    if self.is_window_mean and kind is self.lines[0]:
+                        distances.see(log.last_step)
+        if not is_row and not add_overflow(line, log) and looks_like_one:
+            log.skip(first=line)
+        return is_row
 
     def _rows(self, kind: Line, line: str) -> Iterator[dict[str, float]]:
         """{name: number} of each time that the kind stands in the line."""
-        found = list(self._patterns[kind.pattern].finditer(line))
+        for spans, _ in self.spans(kind, line):
+            yield {name: value_of(line[start:stop]) for name, (start, stop) in spans.items()}
+
+    def spans(self, kind: Line, line: str) -> Iterator[tuple[dict[str, Span], list[Span]]]:
+        """The same as {name: where its number stands}; and where names of further numbers do."""
+        pattern = self._patterns[kind.pattern]
+        found = list(pattern.finditer(line))
         ends = [*(match.start() for match in found[1:]), len(line)]
         for match, end in zip(found, ends, strict=False):
-            row = {key: value_of(text) for key, text in match.groupdict().items() if text}
+            spans = {name: match.span(name) for name, text in match.groupdict().items() if text}
+            keys: list[Span] = []
             if kind.pairs:
                 for pair in _pairs(kind.pairs).finditer(line, match.end(), end):
                     name = pair["key"].strip()
                     name = name if name in kind.names else kind.prefix + name
-                    row.setdefault(name[:MAX_NAME], value_of(pair["value"]))
-            yield row
+                    spans.setdefault(name[:MAX_NAME], pair.span("value"))
+                    keys.append(pair.span("key"))
+            yield spans, keys
 
     def _without_repeated(self, row: dict[str, float], shown: dict[str, float]) -> dict[str, float]:
         for name in self.repeated & row.keys():
@@ -202,14 +220,13 @@ class TextFormat:
         log.facts.update(kind.facts)
         if (total := row.get("total")) is not None and 1 <= total < math.inf:
             log.facts.setdefault("total_steps", int(total))
-        values = {name: value for name, value in row.items() if name not in _PLACES}
+        values = {name: value for name, value in row.items() if name not in PLACES}
         if self.fix is not None:
             values = self.fix(values)
         named: dict[str, float] = dict(kind.values)
         for name, value in values.items():
-            known = kind.names.get(name, name)
-            if known and self._aliases.get(known) != "":
-                named[known] = self._converted(name, value)
+            if known := self.known(kind, name):
+                named[known] = self.converted(name, value)
             else:
                 log.drop(name)
         if not named:
@@ -236,7 +253,21 @@ class TextFormat:
                             return int(row["epoch"] >= 1)
         return 1
 
-    def _converted(self, name: str, value: float) -> float:
+    def known(self, kind: Line, name: str) -> str:
+        """What a name is called in the log, "" where it is dropped."""
+        known = kind.names.get(name, name)
+        return "" if self._aliases.get(known) == "" else known
+
+    def expression(self, kind: Line) -> str:
+        """The expression of a kind without those of its numbers."""
+        return kind.regex.replace(NUMBER, "")
+
+    def number(self, text: str) -> float:
+        """The number that a text means."""
+        return value_of(text)
+
+    def converted(self, name: str, value: float) -> float:
+        """The value of its channel."""
         convert = self.convert.get(name)
         if convert is None:
             return value
@@ -250,7 +281,7 @@ class TextFormat:
 
     @cached_property
     def _patterns(self) -> dict[str, re.Pattern[str]]:
-        return {kind.pattern: re.compile(kind.regex) for kind in self.lines}
+        return {kind.pattern: lazy(kind.regex) for kind in self.lines}
 
     @cached_property
     def _aliases(self) -> Mapping[str, str]:
@@ -293,13 +324,19 @@ def lines_of(source: Source) -> Iterator[str]:
     That is one behind which no line end follows, if it is shorter than those at the ends of lines
     that begin alike: `loss: 12.5` cut to `loss: 1` is another loss.
     """
+    return chain.from_iterable(line_lists(source))
+
+
+def line_lists(source: Source) -> Iterator[list[str]]:
+    """The same, a list of lines a block of the source."""
     before: list[str] = []
     for block in source.blocks():
-        lines = [line for line in block.replace("\r", "\n").split("\n") if line]
+        lines = list(filter(None, block.replace("\r", "\n").split("\n")))
         if lines and block[-1] not in "\r\n":
             lines[-1] = _without_torn_number(lines[-1], before + lines[:-1])
         before = lines[-_ALIKE:]
-        yield from clean_lines(lines)
+        is_clean = "\x1b" not in block and "\x08" not in block
+        yield lines if is_clean else list(clean_lines(lines))
 
 
 def value_of(text: str) -> float:

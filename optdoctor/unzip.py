@@ -13,6 +13,8 @@ from optdoctor.errors import Unreadable
 INPUT_BYTES = 1 << 14
 """Read at once: what is behind the end of a member is copied for each of them."""
 _DIRECTORY_BYTES = 1 << 20
+_BESIDE_BYTES = 1 << 24
+"""What an archive may hold, unpacked, beside its log."""
 _STORED, _DEFLATED = 0, 8
 _ENCRYPTED, _HAS_DESCRIPTOR = 1, 8
 _REMEDY = "unpack it and name the log"
@@ -84,7 +86,7 @@ def unzipped(packed: Packed, new: Callable[[], Any], most: int) -> Iterator[byte
     """
     if packed.file.seekable() and len(_listed(packed.file)) > 1:
         raise _several()
-    num_files = 0
+    num_files = beside_bytes = 0
     while packed.peek(4) == b"PK\3\4":
         flags, method, size, name_size, more = struct.unpack("<6xHH8xI4xHH", packed.take(30))
         name = packed.take(name_size)
@@ -95,6 +97,10 @@ def unzipped(packed: Packed, new: Callable[[], Any], most: int) -> Iterator[byte
         for piece in _entry(packed, flags, method, size, new, most):
             if _is_log(name):
                 yield piece
+            else:
+                beside_bytes += len(piece)
+            if beside_bytes > _BESIDE_BYTES:
+                raise Unreadable("a zip archive with much beside its log", _REMEDY)
         if flags & _HAS_DESCRIPTOR:
             # With or without a signature, of 32 or 64 bits: up to the next entry.
             behind = packed.peek(28)

@@ -1,20 +1,20 @@
 """Writes docs/rules/, docs/channels.md and docs/formats.md from the registries: `make docs`.
 
 The pages are the docstrings of rules and readers and the sentences of the channels, nothing else; a
-test compares them with what this writes.
+test compares them with what this writes. So it does with the index of the readers, by which only
+those are loaded that may claim a log.
 """
 
 import argparse
-import importlib
-import pkgutil
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
-from optdoctor import readers
 from optdoctor.channels import CHANNELS, Axis, Cost
-from optdoctor.reader import Rank
+from optdoctor.readers import registry
+from optdoctor.report import formats
 from optdoctor.report.explain import explained, kind, limit_docs
 from optdoctor.rule import Rule
 from optdoctor.rules import RULES
@@ -83,30 +83,24 @@ def _channels() -> str:
     return "\n".join(parts)
 
 
-RANKS = {
-    Rank.FORMAT: "Formats of one tool",
-    Rank.TABLE: "General forms, where no tool claims a file",
-    Rank.GUESS: "The last resort",
-}
-
-
 def _formats() -> str:
     """Every reader by the docstring of its file, with its sample."""
-    names = (m.name for m in pkgutil.iter_modules(readers.__path__))
-    modules = [importlib.import_module(f"{readers.__name__}.{name}") for name in names]
-    found = sorted((m for m in modules if hasattr(m, "READER")), key=lambda m: m.READER.name)
-    parts = [
-        f"{GENERATED}# Log formats\n\nEach file is told by what stands in it, not by its name."
+    head = (
+        "# Log formats\n\nEach file is told by what stands in it, not by its name."
         " `optdoctor analyze --explain-reading LOG` says who read a file and why, `--reader NAME`"
-        " chooses. The numbers in the samples are made up.\n"
-    ]
-    for rank, heading in RANKS.items():
-        parts.append(f"## {heading}\n")
-        for module in (m for m in found if m.READER.rank is rank):
-            parts.append(f"### {module.READER.name}\n\n{(module.__doc__ or '').strip()}\n")
-            if sample := module.READER.sample.rstrip():
-                parts.append(f"```\n{sample}\n```\n")
-    return "\n".join(parts)
+        " chooses. The numbers in the samples are made up.\n\n"
+    )
+    return GENERATED + head + formats.as_markdown()
+
+
+def index() -> str:
+    """{module: rank and marks} of every reader as JSON, null where a module holds none."""
+    lines = []
+    for module in registry.modules():
+        reader = registry.reader_of(module)
+        entry = reader and {"rank": reader.rank.name, "marks": list(reader.marks)}
+        lines.append(f"  {json.dumps(module)}: {json.dumps(entry, ensure_ascii=False)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _names(names: Iterable[str]) -> str:
@@ -134,6 +128,7 @@ def main() -> None:
             path.unlink()
     for name, text in written.items():
         (DOCS / name).write_text(text, "utf-8")
+    registry.INDEX.write_text(index(), "utf-8")
 
 
 if __name__ == "__main__":

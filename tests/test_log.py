@@ -443,7 +443,13 @@ def tables(draw: st.DrawFn) -> tuple[dict[str, Any], Any]:
             columns[name] = np.ma.masked_array(
                 [0.0 if cell is None else cell for cell in cells], [c is None for c in cells]
             )
-    return columns, None if draw(st.booleans()) and draw(st.booleans()) else np.array(steps)
+    stated = np.array(steps)
+    if draw(st.booleans()) and (stated == np.floor(stated)).all() and (abs(stated) < 2**60).all():
+        stated = stated.astype(np.int64)
+    if draw(st.booleans()):  # as pyarrow gives them
+        for column in (stated, *columns.values()):
+            column.flags.writeable = False
+    return columns, None if draw(st.booleans()) and draw(st.booleans()) else stated
 
 
 def one_by_one(log: Log, columns: dict[str, Any], steps: Any) -> int:
@@ -543,6 +549,19 @@ def test_evaluations_counted_before_the_first_loss_are_counted_the_same_in_colum
     assert_same(*map(read, logs))
 
 
+def test_the_epoch_of_columns_is_that_of_the_newest_loss_with_one() -> None:
+    epochs = np.ma.masked_array(np.full(100, 1.0), np.arange(100) > 50)
+    columns = {"loss": np.arange(100.0), "epoch": epochs}
+    columns["epoch"].data[99] = 9.0
+    logs = Log(), Log()
+    logs[0].rows(columns, np.arange(1.0, 101.0))
+    one_by_one(logs[1], columns, np.arange(1.0, 101.0))
+    for log in logs:
+        log.row({"loss": 2.0, "epoch": 2.0}, step=1)
+    assert logs[1].last_step == 101
+    assert_same(*map(read, logs))
+
+
 def late(values: Any, first: int) -> Any:
     """A column that its first rows do not have."""
     return np.ma.masked_array(values, np.arange(len(values)) < first)
@@ -606,11 +625,21 @@ def test_an_epoch_that_comes_back_amid_columns_is_seen() -> None:
     assert list(points(read(logs[0]))) == list(range(1, 200))
 
 
-def test_arrays_that_were_given_may_be_used_again() -> None:
-    log, loss = Log(), np.arange(2000.0)
-    log.rows({"loss": loss}, np.arange(2000.0))
-    loss[:] = -1
+@pytest.mark.parametrize("kind", [float, np.int64])
+def test_arrays_that_were_given_may_be_used_again(kind: type) -> None:
+    log, loss, steps = Log(), np.arange(2000.0), np.arange(2000).astype(kind)
+    log.rows({"loss": loss}, steps)
+    loss[:] = steps[:] = -1
     assert points(read(log))[1999] == 1999.0
+
+
+def test_arrays_that_cannot_be_written_are_kept_as_they_are() -> None:
+    log, loss, steps = Log(), np.arange(2000.0), np.arange(2000)
+    loss.flags.writeable = steps.flags.writeable = False
+    log.rows({"loss": loss}, steps)
+    series = read(log).series["loss"]
+    assert np.shares_memory(series.values, loss)
+    assert np.shares_memory(series.steps, steps)
 
 
 @pytest.mark.parametrize("columns", [{}, {"loss": np.empty(0)}, {"": np.empty(0)}])

@@ -1,5 +1,7 @@
 """What every reader of a text format must hold to; a new reader is picked up by itself."""
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -49,6 +51,11 @@ def main_series(sample: bytes) -> str:
     return "loss" if "loss" in series else next(iter(series))
 
 
+def is_within_a_line(data: bytes, cut: int) -> bool:
+    """Whether a cut shows little that others do not: far from line ends, and not the third one."""
+    return cut % 3 > 0 and b"\n" not in data[max(cut - 3, 0) : cut + 4]
+
+
 def with_garbage(sample: bytes, garbage: bytes) -> bytes:
     """A line of garbage after every second line."""
     lines = sample.split(b"\n")
@@ -88,12 +95,17 @@ def test_aliases_point_into_the_vocabulary_or_drop_the_name(reader: Reader) -> N
 def test_a_cut_anywhere_keeps_all_complete_rows(reader: Reader) -> None:
     data = reader.sample.encode()
     whole = rows(read(data))
+    complete: dict[str, list[tuple[int, str]]] = {}
     for cut in range(len(data)):
-        complete = rows_or_none(data[: data.rfind(b"\n", 0, cut) + 1], reader.name)
+        if data[:cut].endswith(b"\n"):
+            complete = rows_or_none(data[:cut], reader.name)
+            for name, kept in complete.items():
+                assert whole[name][: len(kept)] == kept
+        elif is_within_a_line(data, cut):
+            continue
         found = rows_or_none(data[:cut], reader.name)
         for name, kept in complete.items():
             assert found[name][: len(kept)] == kept
-            assert whole[name][: len(kept)] == kept
         assert len(found.get("loss", ())) <= len(complete.get("loss", ())) + 1
 
 
@@ -146,7 +158,7 @@ def test_random_bytes_are_at_most_unreadable(data: bytes) -> None:
 
 @each_reader
 @given(choices=st.data())
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 def test_a_damaged_sample_is_at_most_unreadable(reader: Reader, choices: st.DataObject) -> None:
     data = reader.sample.encode()
     start = choices.draw(st.integers(0, len(data)))
@@ -158,7 +170,11 @@ def test_a_damaged_sample_is_at_most_unreadable(reader: Reader, choices: st.Data
 
 @each_reader
 @pytest.mark.parametrize("mark", ["{", "[", '{"loss":', "{'", '"', ",", "(", "\x1b[", "9", "\n{"])
-def test_a_mark_repeated_a_hundred_thousand_times_is_at_most_unreadable(
+def test_a_mark_repeated_thousands_of_times_costs_no_more_than_its_length(
     reader: Reader, mark: str
 ) -> None:
-    rows_or_none((reader.sample + mark * 100_000).encode(), reader.name)
+    data = (reader.sample + mark * 30_000).encode()
+    start = time.process_time()
+    rows_or_none(data, reader.name)
+    # It takes 0.2 s at most; what grows with the square takes 2 s and more.
+    assert time.process_time() - start < 1

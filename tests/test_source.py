@@ -25,14 +25,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from optdoctor import readers, remote, source, unpack
 from optdoctor.cli import main
 from optdoctor.reader import HEAD_BYTES, Source, Unreadable
 from optdoctor.source import Piped
-from optdoctor.text_blocks import MAX_LINE, blocks_of, byte_blocks_of, decode
+from optdoctor.text_blocks import MAX_LINE, blocks_of, byte_blocks_of, decode, line_views_of
 
 RULE = r"[\r\n]+"
 Pieces = list[bytes]
@@ -153,6 +153,41 @@ def test_blocks_of_bytes_joined_are_the_bytes_without_their_mark(data: bytes) ->
     blocks = list(byte_blocks_of(pieces, 1000))
     assert b"".join(blocks) == data.removeprefix(b"\xef\xbb\xbf")
     assert all(block[-1:] in (b"\r", b"\n") for block in blocks[:-1])
+
+
+@given(
+    data=dirty_bytes.filter(lambda data: data[:2] not in (b"\xff\xfe", b"\xfe\xff")),
+    piece=st.integers(1, 20),
+    size=st.integers(10, 30),
+    longest=st.integers(1, 9),
+)
+@example(data=b"abcdefghi\r", piece=1, size=10, longest=1)
+@example(data=b"abcdefghi\r\nb", piece=1, size=10, longest=1)
+def test_views_of_lines_are_the_bytes_but_for_the_rest_of_long_lines(
+    data: bytes, piece: int, size: int, longest: int
+) -> None:
+    pieces = [data[at : at + piece] for at in range(0, len(data), piece)]
+    views = [bytes(view) for view in line_views_of(pieces, size, longest)]
+    assert all(view[-1:] in (b"\r", b"\n") for view in views[:-1])
+    for view, after in pairwise(views):
+        assert not (view[-1:] == b"\r" and after[:1] == b"\n")
+    whole = re.split(rb"([\r\n])", data.removeprefix(b"\xef\xbb\xbf"))
+    found = re.split(rb"([\r\n])", b"".join(views))
+    assert len(found) == len(whole)
+    for line, expected in zip(found, whole, strict=True):
+        assert line == expected or (len(expected) >= size - 1 and line == expected[:longest])
+
+
+def test_views_of_lines_wait_for_a_whole_piece_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("optdoctor.text_blocks.PIECE_BYTES", 4)
+    views = line_views_of([b"a\nb\n", b"c\nd\n", b"e\n", b"f\n", b"g"])
+    assert [bytes(view) for view in views] == [b"a\nb\nc\nd\ne\n", b"f\n", b"g"]
+
+
+@given(text=dirty_text)
+def test_views_of_lines_of_a_wide_encoding_are_utf_8(text: str) -> None:
+    whole = b"".join(line_views_of([text.encode("utf-16")]))
+    assert whole.decode() == text.replace("\x00", "")
 
 
 @given(text=dirty_text)

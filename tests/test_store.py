@@ -127,6 +127,21 @@ def test_the_same_rows_in_other_blocks_leave_the_same_series(
     assert same(step_series(values, capacity, one), step_series(values, capacity, other))
 
 
+@pytest.mark.parametrize("capacity", [4, 40, 400])
+@pytest.mark.parametrize("bad", [(), (1234, 7000, 7001)])
+def test_wide_buckets_of_several_blocks_leave_what_the_slow_twin_leaves(
+    capacity: int, bad: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("optdoctor.store._CACHED", 100)
+    values = np.random.default_rng(0).integers(-9, 9, 9000) * 1.0
+    values[list(bad)] = [math.nan, math.inf, -math.inf][: len(bad)]
+    store, steps = StepStore(capacity), 3 * np.arange(1, 9001)
+    for edges in ([0, 1, 700, 1400, 1403], [1403, 1404, 5000], [5000, 8990, 9000]):
+        store.extend_by([(steps[i:j], values[i:j]) for i, j in pairwise(edges)])
+    assert store.last_step == 27_000
+    assert_is_slow_twin(store.series(), list(values), capacity)
+
+
 @pytest.mark.parametrize("rows", [4095, 4096, 4097, 8192, 10_000])
 def test_rows_one_by_one_leave_what_one_block_leaves(rows: int) -> None:
     values = np.random.default_rng(0).standard_normal(rows)

@@ -38,6 +38,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> tuple[Reader, ...]:
         reader_of("engine"),
     )
     monkeypatch.setattr(readers, "readers", lambda: known)
+    of_rank = {rank: [reader for reader in known if reader.rank is rank] for rank in Rank}
+    monkeypatch.setattr(readers, "candidates", lambda rank, head: of_rank[rank])
     return known
 
 
@@ -205,3 +207,18 @@ def test_an_unknown_file_of_many_megabytes_does_not_take_long() -> None:
     start = time.process_time()
     told_of("".join(f"request {i} took {i % 97} ms and gave {i * 7}\n" for i in range(600_000)))
     assert time.process_time() - start < 10
+
+
+def test_the_formats_are_listed_and_each_shows_its_sample() -> None:
+    from click.testing import CliRunner
+
+    from optdoctor.cli import main
+    from optdoctor.readers import readers
+
+    listed = CliRunner().invoke(main, ["formats"])
+    assert listed.exit_code == 0
+    assert all(f"  {reader.name} " in listed.stdout for reader in readers())
+    assert max(map(len, listed.stdout.splitlines())) <= 80
+    one = CliRunner().invoke(main, ["formats", "nanogpt"]).stdout
+    assert "iter 0: loss" in one
+    assert CliRunner().invoke(main, ["formats", "nothing"]).exit_code == 2

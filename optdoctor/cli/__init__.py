@@ -8,7 +8,7 @@ import click
 from optdoctor import __version__
 from optdoctor.cli.output import Command
 
-COMMANDS = ("analyze", "demo", "explain", "read", "rules", "watch")
+COMMANDS = ("analyze", "demo", "explain", "formats", "read", "rules", "watch")
 
 
 class _Group(Command, click.Group):

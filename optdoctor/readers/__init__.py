@@ -1,18 +1,17 @@
 """The registry of log formats, and how a path becomes a trace. Adding a format is adding a file."""
 
-import importlib
-import pkgutil
 import stat
 import sys
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 from optdoctor.log import Log
 from optdoctor.reader import Head, Rank, Reader, Source, Unreadable
-from optdoctor.readers import dispatch, folders, tensorboard
+from optdoctor.readers import dispatch, folders
 from optdoctor.readers.dispatch import Claim
+from optdoctor.readers.event_folder import event_files
 from optdoctor.readers.folders import RECORD, newest_state, run_of
+from optdoctor.readers.registry import candidates, readers
 from optdoctor.source import Piped
 from optdoctor.trace import Reading, Trace
 
@@ -32,16 +31,6 @@ __all__ = [
     "run_of",
     "runs_in",
 ]
-
-
-@cache
-def readers() -> tuple[Reader, ...]:
-    """All readers of this folder, by name."""
-    modules = (
-        importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)
-    )
-    found = [module.READER for module in modules if hasattr(module, "READER")]
-    return tuple(sorted(found, key=lambda reader: reader.name))
 
 
 def read(path: str | Path, reader: str | None = None) -> Trace:
@@ -110,12 +99,15 @@ def read_run(path: Path, reader: str | None = None) -> Trace:
     Raises:
         Unreadable: as `read`.
     """
-    if path.is_dir() and not (path / RECORD).is_file() and tensorboard.event_files(path):
+    # Both are loaded only where they are needed.
+    if path.is_dir() and not (path / RECORD).is_file() and event_files(path):
+        from optdoctor.readers import tensorboard
+
         return tensorboard.read_folder(path)
     if path.is_dir() or path.name == RECORD:
-        from optdoctor.readers.run_record import read_folder
+        from optdoctor.readers import run_record
 
-        return read_folder(path if path.is_dir() else path.parent)
+        return run_record.read_folder(path if path.is_dir() else path.parent)
     try:
         kind = path.stat().st_mode
         if stat.S_ISREG(kind):
@@ -156,7 +148,10 @@ def claim(source: Source, name: str | None = None) -> Claim:
         raise Unreadable("a tar archive", "unpack it and name the log")
     if name:
         return Claim(named(name), f"the reader {name} was asked for", source)
-    return dispatch.claim_of(source, readers())
+    found = dispatch.claim_of(source, candidates)
+    if found is None:
+        raise dispatch.unknown(head, readers())
+    return found
 
 
 def read_claimed(claim: Claim, log: Log) -> Trace:
@@ -193,8 +188,7 @@ def named(name: str) -> Reader:
 
 def claiming(head: Head) -> Reader | None:
     """The reader whose format the beginning shows: of the lowest rank, then with the most rows."""
-    votes = dispatch.votes_of(head, readers(), tuple(Rank))
-    return votes[0][0] if votes else None
+    return dispatch.claiming(head, candidates)
 
 
 def claims(path: Path) -> bool:

@@ -42,6 +42,7 @@ def _claim(names: tuple[str, ...], _: str) -> Meaning | None:
 READER = table_reader(
     "algoperf",
     _claim,
+    marks=("accumulated_submission_time",),
     sample="""accumulated_submission_time,global_step,grad_norm,loss,score,train/loss,validation/loss
 ,0,2.5,6.75,,,
 30.5,1,,,30.5,6.75,6.75

@@ -38,12 +38,13 @@ _DROPPED = (
     "TimeElapsed",
     "t",
 )
-_MONITOR = {"r", "l", "t"}
+_MONITOR = ("r", "l", "t")
+_MONITOR_MARKS = ("r,l,t", "r;l;t", "r\tl\tt", '"r"')
 
 
 def _claim(names: tuple[str, ...], _: str) -> Meaning | None:
     # A monitor file may go on with columns that the user asked for.
-    is_monitor = set(names[:3]) == _MONITOR
+    is_monitor = names[:3] == _MONITOR
     step = next((name for name in _STEPS if name in names), None)
     if not is_monitor and (step is None or _MARKS.isdisjoint(names)):
         return None
@@ -60,6 +61,7 @@ def _claim(names: tuple[str, ...], _: str) -> Meaning | None:
 READER = table_reader(
     "baselines",
     _claim,
+    marks=(*sorted(_MARKS), *_MONITOR_MARKS),
     sample="""time/fps,rollout/ep_rew_mean,time/total_timesteps,train/value_loss,train/actor_loss
 900,-120.5,2048,,
 850,-110.25,4096,0.75,-2.5

@@ -3,18 +3,18 @@
 Rounds are not updates of weights, but a curve is a curve: it overfits and stalls like others.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from optdoctor.lazy_regex import lazy
 from optdoctor.log import Log
 from optdoctor.reader import Head, Reader, Source
 from optdoctor.text_format import NUMBER, clean_lines, lines_of, value_of
 
-_ROUND = re.compile(r"(?:^|\s)\[(?P<at>\d{1,9})\](?:#011|[ \t]{1,8})(?=[A-Za-z])")
+_ROUND = lazy(r"(?:^|\s)\[(?P<at>\d{1,9})\](?:#011|[ \t]{1,8})(?=[A-Za-z])")
 _XGBOOST = rf"(?P<data>[A-Za-z]\w{{0,60}})-(?P<measure>[A-Za-z][\w@.-]{{0,60}}):(?P<value>{NUMBER})"
 _LIGHTGBM = rf"(?P<of>[A-Za-z]\w{{0,60}})'s (?P<what>[A-Za-z][\w@.-]{{0,60}}): (?P<is>{NUMBER})"
-_PAIR = re.compile(rf"(?<!\S){_XGBOOST}|(?:(?<!\S)|(?<=#011)){_LIGHTGBM}")
+_PAIR = lazy(rf"(?<!\S){_XGBOOST}|(?:(?<!\S)|(?<=#011)){_LIGHTGBM}")
 _TRAINING = ("train", "training", "dtrain", "learn")
 _LOSSES = (
     *("logloss", "mlogloss", "rmse", "mae", "rmsle", "mape", "mphe", "poisson-nloglik"),
@@ -74,6 +74,7 @@ READER = Reader(
     _sniff,
     _read,
     {"loss": "loss", "eval_loss": "eval_loss"},
+    marks=("]",),
     sample="""[0]\ttrain-logloss:0.68750\tvalid-logloss:0.69125
 [1]\ttrain-logloss:0.65625\tvalid-logloss:0.66875
 [2]\ttrain-logloss:0.62500\tvalid-logloss:0.65000

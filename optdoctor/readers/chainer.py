@@ -62,6 +62,7 @@ READER = Reader(
     _read,
     {"main/loss": "loss", "validation/main/loss": "eval_loss", "lr": "lr", "epoch": "epoch"}
     | dict.fromkeys(_CLOCKS, ""),
+    marks=("main/loss",),
     sample="""epoch       iteration   main/loss   validation/main/loss  elapsed_time
 1           50          2.25                              1.25
 1           100         1.875       1.9375                2.5

@@ -28,6 +28,7 @@ from optdoctor.knowledge.curve_words import (
     TEST,
     TRAINING,
 )
+from optdoctor.lazy_regex import lazy
 from optdoctor.log import Log
 from optdoctor.store import IntArray
 
@@ -36,7 +37,7 @@ Floats: TypeAlias = NDArray[np.float64]
 OWN = "optdoctor/"
 """What the doctor's own curves begin with."""
 
-_RATE = re.compile(
+_RATE = lazy(
     r"lr\d?|learning_?rate(_\d+)?|(cur|current|base|train|epoch)_?(lr|learning_rate)|pg0"
     r"|learning_rate_(group_?)?0|(lr|learning_rate)_\w+"
 )

@@ -65,6 +65,7 @@ READER = Reader(
     _sniff,
     _read,
     {"epoch": "epoch"},
+    marks=("(epoch: ",),
     sample="""================ Training Loss (Fri Jan  2 03:04:05 2026) ================
 (epoch: 1, iters: 100, time: 0.250, data: 0.125) D_A: 0.375 G_A: 0.500 cycle_A: 2.250 idt_A: 0.875
 (epoch: 1, iters: 200, time: 0.250, data: 0.001) D_A: 0.250 G_A: 0.625 cycle_A: 1.875 idt_A: 0.750

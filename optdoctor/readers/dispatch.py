@@ -1,21 +1,37 @@
 """Which reader gets a log, why, and what comes nearest where none does."""
 
-import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from optdoctor.reader import HEAD_BYTES, Head, Rank, Reader, Source, Unreadable
+from optdoctor.lazy_regex import lazy
+from optdoctor.reader import HEAD_BYTES, Head, Rank, Reader, Source, Unreadable, decode
 
 _NUM_NEAREST = 3
+_FIRST_BYTES = 1 << 16
+"""What decides where most of its lines are rows of one format."""
+_ENOUGH_ROWS = 1000
+"""Rows that decide too; most readers count no further."""
+_MANY_ROWS = 50
+"""Rows of a tool's format that decide where no other has a tenth of them."""
 _PART_BYTES = 1 << 17
 _SHOWN = 44
 """Characters of a line of a sample that a message shows."""
-_WORD = re.compile(r"[^\W\d][\w./-]{2,}")
-_CONTROL = re.compile(r"[\x01-\x08\x0e-\x1a\x1c-\x1f\ufffd]+")
+_WORD = lazy(r"[^\W\d][\w./-]{2,}")
+_CONTROL = lazy(r"[\x01-\x08\x0e-\x1a\x1c-\x1f\ufffd]+")
 
 Votes = list[tuple[Reader, int]]
 """Readers of one rank with the rows that each sees, most rows first."""
+
+
+_SURE = (Rank.FORMAT, Rank.TABLE)
+_ORDER = ((Rank.BYTES,), _SURE, (Rank.GUESS,))
+"""Ranks that are asked one group after another.
+
+Guesses are last: what a training prints of its settings looks like numbers too.
+"""
+Candidates = Callable[[Rank, Head], Sequence[Reader]]
+"""Gives the readers of a rank that may claim a head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,32 +43,72 @@ class Claim:
     source: Source
 
 
-def claim_of(source: Source, readers: Sequence[Reader]) -> Claim:
-    """The reader that claims the first MiB, or a later one of a log that begins with other things.
+def claim_of(source: Source, candidates: Candidates) -> Claim | None:
+    """The reader that claims the beginning, or what follows in a log that begins with other things.
 
-    Guesses are asked last: what a training prints of its settings looks like numbers too.
-
-    Raises:
-        Unreadable: none does.
+    None where no reader does.
     """
-    sure, guesses = (Rank.BYTES, Rank.FORMAT, Rank.TABLE), (Rank.GUESS,)
     windows: list[tuple[int, Head]] = []
-    for ranks in (sure, guesses):
-        if votes := votes_of(source.head, readers, ranks):
-            return Claim(votes[0][0], _why(votes, "the first MiB"), source)
+    for ranks in _ORDER:
+        votes, where = _votes_of_beginning(source.head, candidates, ranks)
+        if votes:
+            return Claim(votes[0][0], _why(votes, where), source)
+        if Rank.BYTES in ranks:
+            continue
         if source.has_more and not windows:
             windows = list(source.windows())
         # A guess costs most, and hardly anything that holds a log ends in other things.
-        for at in range(len(windows)) if ranks is sure else ():
-            if votes := votes_of(_part(windows, at), readers, ranks):
+        for at in range(len(windows)) if ranks is _SURE else ():
+            if votes := votes_of(_part(windows, at), candidates, ranks):
                 # What was not looked at of the window before may hold rows.
-                before = votes_of(windows[at - 1][1], readers, ranks) if at else []
+                before = votes_of(windows[at - 1][1], candidates, ranks) if at else []
                 votes, begin = (before, windows[at - 1]) if before else (votes, windows[at])
                 return Claim(votes[0][0], _why(votes, f"MiB {begin[0] + 1}"), source.later(*begin))
-        if votes := votes_of(_last(source), readers, ranks):
+        if votes := votes_of(_last(source), candidates, ranks):
             # Where the rows begin is not known: all is read.
             return Claim(votes[0][0], _why(votes, "the last MiB"), source)
-    raise _unknown(source.head, readers)
+    return None
+
+
+def claiming(head: Head, candidates: Candidates) -> Reader | None:
+    """The reader whose format a beginning shows: of the lowest rank, then with the most rows."""
+    for ranks in _ORDER:
+        votes, _ = _votes_of_beginning(head, candidates, ranks)
+        if votes:
+            return votes[0][0]
+    return None
+
+
+def _votes_of_beginning(
+    head: Head, candidates: Candidates, ranks: tuple[Rank, ...]
+) -> tuple[Votes, str]:
+    """The votes on a head and where it was looked at: its first lines where they are clear."""
+    first = _first_lines(head) if ranks is _SURE else None
+    if first and _is_clear(votes := votes_of(first, candidates, ranks), first):
+        return votes, f"the first {_FIRST_BYTES >> 10} KiB"
+    return votes_of(head, candidates, ranks), "the first MiB"
+
+
+def _is_clear(votes: Votes, head: Head) -> bool:
+    """Whether what follows a head will hardly be of another format than what most of it shows.
+
+    A tool's format is clear between lines of other things too, as progress bars.
+    """
+    if not votes:
+        return False
+    (reader, rows), *others = votes
+    if reader.rank is Rank.FORMAT and rows >= _MANY_ROWS:
+        return all(10 * seen < rows for _, seen in others)
+    return rows >= _ENOUGH_ROWS or 2 * rows > len(head.lines)
+
+
+def _first_lines(head: Head) -> Head | None:
+    """The whole lines in the first bytes of a head, None where that is all of it or none."""
+    if len(head.data) <= _FIRST_BYTES:
+        return None
+    text = decode(head.data[:_FIRST_BYTES])
+    end = max(text.rfind("\n"), text.rfind("\r")) + 1
+    return Head(text[:end].encode(), head.name) if end else None
 
 
 def _part(windows: list[tuple[int, Head]], at: int) -> Head:
@@ -65,10 +121,10 @@ def _last(source: Source) -> Head:
     return Head(source.last(HEAD_BYTES) if source.has_more else b"", source.name)
 
 
-def votes_of(head: Head, readers: Sequence[Reader], ranks: tuple[Rank, ...]) -> Votes:
+def votes_of(head: Head, candidates: Candidates, ranks: tuple[Rank, ...]) -> Votes:
     """The readers of the lowest of these ranks in which one claims the head."""
     for rank in ranks:
-        rows = [(reader, reader.sniff(head)) for reader in readers if reader.rank is rank]
+        rows = [(reader, reader.sniff(head)) for reader in candidates(rank, head)]
         if votes := sorted((vote for vote in rows if vote[1]), key=lambda vote: -vote[1]):
             return votes
     return []
@@ -85,7 +141,8 @@ def known(readers: Sequence[Reader]) -> str:
     return f"docs/formats.md shows the {len(readers)} known formats; --reader names one"
 
 
-def _unknown(head: Head, readers: Sequence[Reader]) -> Unreadable:
+def unknown(head: Head, readers: Sequence[Reader]) -> Unreadable:
+    """What is said of a log that no reader claims."""
     if _is_binary(head):
         return Unreadable("binary data of no known format", known(readers))
     near = ", ".join(f"{r.name} ({missing(r)})" for r in nearest(head, readers))

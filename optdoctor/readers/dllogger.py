@@ -101,6 +101,7 @@ READER = Reader(
     dict.fromkeys(_LOSSES, "loss")
     | dict.fromkeys(_EVALUATIONS, "eval_loss")
     | {n: c for n, c in FREE_NAMES.items() if n not in (*_LOSSES, *_EVALUATIONS)},
+    marks=("DLL",),
     sample="""DLL 2026-01-02 03:04:05.678901 - PARAMETER learning_rate : 0.00025
 DLL 2026-01-02 03:05:05.678901 - Training Epoch: 0 Training Iteration: 50  average_loss : 9.25  \
 step_loss : 9.125  learning_rate : 0.000125

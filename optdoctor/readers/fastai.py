@@ -50,6 +50,7 @@ READER = Reader(
     sniff=_sniff,
     read=_read,
     aliases={**_LOSSES, **FREE_NAMES},
+    marks=tuple(_LOSSES),
     sample="""epoch     train_loss  valid_loss  accuracy  time
 0         2.250000    1.750000    0.500000  01:30
 1         1.250000    1.500000    0.625000  01:30

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from optdoctor.readers.tensorboard import EVENT_FILE, event_files
+from optdoctor.readers.event_folder import EVENT_FILE, event_files
 
 RECORD = "run.json"
 """The file that makes a folder a run record."""
@@ -57,7 +57,8 @@ def run_of(folder: Path) -> list[Path]:
             return found
         if event_files(folder):
             return [folder]
-        return [path for path in _entries(folder) if path.name.endswith(WANDB_FILE)][:1]
+        inside = (path for path in _entries(folder) if path.name.endswith(WANDB_FILE))
+        return [path for path in inside if path.is_file()][:1]
     return []
 
 
@@ -79,7 +80,7 @@ def newest_state(states: list[Path]) -> Path:
 
     def step(path: Path) -> int:
         tail = path.parent.name.rpartition("-")[2]
-        return int(tail) if tail.isdigit() else -1
+        return int(tail) if tail.isdecimal() else -1
 
     return max(states, key=step)
 

@@ -57,6 +57,7 @@ READER = Reader(
     sniff=_sniff,
     read=_read,
     aliases={"loss": "loss", "eval_loss": "eval_loss", "lr": "lr"},
+    marks=("loss at",),
     sample="""gradient_accumulation          4
 num_training_steps             900
 loss at 4 2.625

@@ -4,11 +4,11 @@ A number behind a word such as `cost`, `error` or `perplexity`, or bare columns 
 read is a guess, and the report says so: its `loss_kind` is unknown.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from optdoctor.lazy_regex import lazy
 from optdoctor.log import Log, number
 from optdoctor.reader import Head, Rank, Reader, Source
 from optdoctor.text_format import NUMBER, PAIRS, clean_lines, lines_of, value_of
@@ -17,12 +17,10 @@ _QUANTITY = (
     r"loss|cost|nll|objective|criterion|perplexity|\bppl\b|elbo|likelihood|entropy|\bkl\b|"
     r"\b(?:mse|mae|rmse|bce|wer|cer)\b|\berr(?:or)?\b|residual|energy"
 )
-_NAMES_ONE = re.compile(f"(?i){_QUANTITY}")
-_SPACED = re.compile(
-    rf"(?i)(?<![\w.])(?P<key>(?:[^\W\d]\w* )?(?:{_QUANTITY}))[ \t]+(?P<value>{NUMBER})"
-)
-_COLON = re.compile(PAIRS[":"])
-_CELL = re.compile(r"[,;\s]+")
+_NAMES_ONE = lazy(f"(?i){_QUANTITY}")
+_SPACED = lazy(rf"(?i)(?<![\w.])(?P<key>(?:[^\W\d]\w* )?(?:{_QUANTITY}))[ \t]+(?P<value>{NUMBER})")
+_COLON = lazy(PAIRS[":"])
+_CELL = lazy(r"[,;\s]+")
 _SNIFFED_LINES = 20_000
 _LEAST_ROWS = 5
 _MOST_COLUMNS = 8
@@ -77,7 +75,8 @@ def _column(lines: Sequence[str]) -> int | None:
 
 
 def _is_counter(column: Sequence[float]) -> bool:
-    return all(after - before == int(after - before) >= 0 for before, after in pairwise(column))
+    # Of infinity and NaN the remainder is NaN.
+    return all(a <= b and (b - a) % 1 == 0 for a, b in pairwise(column))
 
 
 def _cells(line: str) -> list[float]:

@@ -26,6 +26,7 @@ def _claim(names: tuple[str, ...], _: str) -> Meaning | None:
 READER = table_reader(
     "guided-diffusion",
     _claim,
+    marks=("_q0", "_q1", "_q2", "_q3"),
     sample="""grad_norm,loss,loss_q1,loss_q3,samples,step,loss_q0
 0.5,0.75,0.5,0.25,64,0,
 0.25,0.5,,0.25,704,10,0.75

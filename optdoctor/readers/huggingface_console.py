@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from math import gcd
 
+from optdoctor.lazy_regex import lazy
 from optdoctor.log import MAX_NAME, Log, number
 from optdoctor.overflow_lines import add_overflow
 from optdoctor.reader import Head, Reader, Source
@@ -25,9 +26,9 @@ from optdoctor.readers.huggingface_rows import (
 )
 from optdoctor.readers.uniform_rows import UniformRows, learn
 
-_ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x08+")
+_ESCAPE = lazy(r"\x1b\[[0-?]*[ -/]*[@-~]|\x08+")
 _QUOTES = str.maketrans("‘’“”", "''\"\"")  # noqa: RUF001  as word processors set them
-_EVENT = re.compile(
+_EVENT = lazy(
     # A bar; one with a description in front, such as "Map: ", is not the Trainer's.
     r"(?<!: ...)%\|[^|\r\n]*+\|[ ]*(?P<bar>\d+)/(?P<bar_total>\d+) \["
     # A dictionary; a bar that tqdm draws anew right behind it is more exact than the one before.
@@ -41,20 +42,20 @@ _EVENT = re.compile(
     r"|(?P<overflow>(?:OVERFLOW|[Oo]verflow|Gradient overflow|Reducing dynamic)[^\r\n]*+)"
 )
 _NUMBER = r"[-+0-9.enaif]++"
-_PAIR = re.compile(
+_PAIR = lazy(
     rf"(?P<quote>['\"])(?P<key>[^'\"]{{1,{MAX_NAME}}})(?P=quote)\s*:\s*(?:[\w.]{{1,30}}\()?"
     r"['\"]?(?P<value>[^'\",{}()]{1,64})"
 )
-_UNIFORM_PAIR = re.compile(
+_UNIFORM_PAIR = lazy(
     rf"'(?P<key>[^']{{1,{MAX_NAME}}})': (?:'?(?P<value>{_NUMBER})(?=[',}}])|'(?P<text>[^']*)')"
 )
-_WHOLE = re.compile(r"\{\s*(?:(['\"])[^'\"]+\1\s*:\s*(?:[^'\",{}]+|'[^']*'),?\s*)+\}")
-_ROW = re.compile(
+_WHOLE = lazy(r"\{\s*(?:(['\"])[^'\"]+\1\s*:\s*(?:[^'\",{}]+|'[^']*'),?\s*)+\}")
+_ROW = lazy(
     r"\{\s*'[^{}\r\n]{0,10000}?(?<=')(?:eval_|embedding_)?loss(?:/policy_avg)?'"
     r"\s*:\s*(?:[\w.]{1,30}\()?'?\s*[-+]?(?:\d|\.\d|nan|inf)"
 )
-_QUOTED_ROW = re.compile(r'\{"[^{}\r\n]*"loss": ?"?[-+]?(?:\d|nan|NaN|inf|Inf)[^{}\r\n]*\}')
-_TYPICAL = re.compile(r"\{(?=')[^{}\r\n]*'loss': [^{}\r\n]*\}[ \t]*\r?\n(?=\{)")
+_QUOTED_ROW = lazy(r'\{"[^{}\r\n]*"loss": ?"?[-+]?(?:\d|nan|NaN|inf|Inf)[^{}\r\n]*\}')
+_TYPICAL = lazy(r"\{(?=')[^{}\r\n]*'loss': [^{}\r\n]*\}[ \t]*\r?\n(?=\{)")
 _ANNOUNCED = {
     "total_steps": r"Total (?:optimization )?steps = ([\d,]{1,20})",
     "accumulation_steps": r"Gradient Accumulation steps = (\d{1,9})",
@@ -280,6 +281,7 @@ READER = Reader(
     sniff=_sniff,
     read=_read,
     aliases=ALIASES,
+    marks=("loss",),
     sample="""  1%|          | 1/90 [00:01<02:10,  1.5s/it]
 {'loss': 2.25, 'grad_norm': 1.5, 'learning_rate': 3e-05, 'epoch': 0.1}
 {'loss': 0.0, 'grad_norm': nan, 'learning_rate': 2e-05, 'epoch': 0.2}

@@ -4,7 +4,6 @@ Kin: TRL, unsloth, Axolotl, ms-swift, LLaMA-Factory, sentence-transformers, SetF
 """
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from optdoctor.lazy_regex import lazy
 from optdoctor.log import MAX_STEP, Log, number
 
 Column = NDArray[np.float64] | np.ma.MaskedArray[Any, Any]
@@ -27,11 +27,11 @@ ALIASES = {
 STEP = "step"
 STEP_OF_TOTAL = "global_step/max_steps"
 """How ms-swift names the step: "10/500"."""
-_UNUSED = re.compile(
+_UNUSED = lazy(
     r"per_second|_runtime$|_time$|(?:^|_)mem_[cg]pu_|^memory\b|^train_speed\("
     r"|(?:^|_)(?:num|total)_(?:input_)?tokens|^tokens[_/]"
 )
-_REWARD = re.compile(r"reward|reward_std|frac_reward_zero_std|objective/.+")
+_REWARD = lazy(r"reward|reward_std|frac_reward_zero_std|objective/.+")
 """Names that only trainers log which raise a reward: GRPO, RLOO, PPO, online DPO.
 
 Not `rewards/chosen`, `rewards/margins` and `kl`, which DPO, KTO, ORPO, CPO and BCO log too, nor

@@ -154,6 +154,7 @@ READER = Reader(
     read=_read,
     aliases=ALIASES,
     grows=False,
+    marks=('"log_history"',),
     sample="""{
   "best_metric": null, "epoch": 0.3, "global_step": 30,
   "log_history": [

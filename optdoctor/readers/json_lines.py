@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from optdoctor.knowledge.log_names import FREE_NAMES, STEP_NAMES, UNUSED_NAMES
+from optdoctor.lazy_regex import lazy
 from optdoctor.log import MAX_STEP, Log, number
 from optdoctor.reader import Head, Rank, Reader, Source
 from optdoctor.readers.huggingface_rows import (
@@ -47,7 +48,7 @@ _ALIASES = {
 _WRAPPERS = frozenset({"metrics", "log", "logs", "data", "values", "scalars", "stats"})
 """Names of objects that say nothing about the names within."""
 _DEPTH = 2
-_TYPICAL = re.compile(
+_TYPICAL = lazy(
     r'(?m)^\{(?=")[^{}\[\]\r\n]*"[^"{}\r\n]*loss[^"{}\r\n]*"[^{}\[\]\r\n]*\}(?P<end>\r?\n)'
 )
 
@@ -86,7 +87,6 @@ def _read(source: Source, log: Log) -> None:
         rows.add_lines(text[at:])
     if rows.step_name in _OF_THE_TRAINER:
         log.facts.update(framework="huggingface", loss_form="mean", loss_window=log.loss_interval)
-
 
 
 def _shape(text: str, before: UniformRows | None) -> UniformRows | None:
@@ -205,6 +205,7 @@ READER = Reader(
     read=_read,
     aliases=_ALIASES,
     rank=Rank.TABLE,
+    marks=("{",),
     sample="""{"current_steps": 5, "total_steps": 90, "loss": 2.25, "lr": 3e-05, "epoch": 0.1}
 {"current_steps": 10, "total_steps": 90, "loss": 2.125, "lr": 2e-05, "epoch": 0.2}
 {"current_steps": 10, "total_steps": 90, "eval_loss": 2.25, "epoch": 0.2}

@@ -7,19 +7,19 @@ where there is nothing else.
 """
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from optdoctor.knowledge.log_names import FREE_NAMES
+from optdoctor.lazy_regex import lazy
 from optdoctor.log import Log
 from optdoctor.reader import Head, Reader, Source
 from optdoctor.text_format import NUMBER, clean_lines, value_of
 
 _BLANKS = r"[ \t]{1,12}"
 _TIME = rf"\d[\d:]{{0,12}}(?:s|ms|us)?(?:{_BLANKS}\d{{1,9}}(?:s|ms|us)/(?:step|sample|epoch))?"
-_TOKEN = re.compile(
+_TOKEN = lazy(
     r"Epoch (?P<epoch>\d{1,9})/(?P<epochs>\d{1,9})"
     # Behind the count Keras 1 and 2 write [===>..], Keras 3 ━━━, and verbose=2 neither.
     r"|(?<![\w./-])(?<!step )(?P<seen>\d{1,12})/(?P<of>\d{1,12}|Unknown)"
@@ -28,7 +28,7 @@ _TOKEN = re.compile(
     rf"|^[ \t]{{0,80}}(?:- )?\d+s(?:{_BLANKS}\d+(?:s|ms|us)/(?:step|sample))?{_BLANKS}"
     rf"(?=-[ \t]{{1,4}}[^:]{{1,60}}: {NUMBER})"
 )
-_PAIR = re.compile(
+_PAIR = lazy(
     # Text may be glued to a value: 1.3988Batch 8: Invalid loss, terminating training
     r"-[ \t]{1,4}(?P<key>(?:(?! - )[^:\n]){1,80}): "
     rf"(?P<value>{NUMBER}|[-+]?(?:nan|inf))"
@@ -146,6 +146,7 @@ READER = Reader(
     _sniff,
     _read,
     FREE_NAMES,
+    marks=("- ", "-\t"),
     sample="""Epoch 1/3
  50/250 [=====>........................] - ETA: 8s - loss: 2.3125 - acc: 0.1250\r\
 250/250 [==============================] - 10s 40ms/step - loss: 2.1250 - acc: 0.2500 \

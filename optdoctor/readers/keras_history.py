@@ -4,21 +4,21 @@ One number an epoch, the mean over its batches. A file that is cut or damaged ke
 """
 
 import json
-import re
 from collections.abc import Iterable
 from itertools import chain, pairwise
 
 import numpy as np
 
 from optdoctor.knowledge.log_names import FREE_NAMES
+from optdoctor.lazy_regex import lazy
 from optdoctor.log import Log, number
 from optdoctor.reader import Head, Reader, Source, Unreadable
 
 _NUMBER = r"(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|-?(?:nan|inf|NaN|Infinity)|null|None)"
 _KEY = r"""(["'])(?P<key>[^"'\\]{1,100})\1\s*:\s*\["""
-_OPENING = re.compile(rf"[\s{{\],]*{_KEY}\s*")
-_ITEM = re.compile(rf"\s*(?P<number>{_NUMBER})\s*(?P<mark>[,\]]|$)\s*|\s*(?P<end>\])\s*")
-_CLAIM = re.compile(rf"\s*\{{\s*{_KEY}[ \t]*(?:{_NUMBER}|[\]\r\n]|$)")
+_OPENING = lazy(rf"[\s{{\],]*{_KEY}\s*")
+_ITEM = lazy(rf"\s*(?P<number>{_NUMBER})\s*(?P<mark>[,\]]|$)\s*|\s*(?P<end>\])\s*")
+_CLAIM = lazy(rf"\s*\{{\s*{_KEY}[ \t]*(?:{_NUMBER}|[\]\r\n]|$)")
 
 Series = dict[str, list[float | None]]
 
@@ -86,6 +86,7 @@ READER = Reader(
     read=_read,
     aliases=FREE_NAMES,
     grows=False,
+    marks=("[",),
     sample="""{
  "loss": [
   2.25,

@@ -68,6 +68,7 @@ READER = Reader(
     read=_read,
     aliases=_ALIASES,
     grows=False,
+    marks=_MARKS[:1],
     sample="""{
  "lm loss": {
   "start_step": 1,

@@ -76,6 +76,7 @@ READER = Reader(
     sniff=_sniff,
     read=_read,
     aliases={**FREE_NAMES, **dict.fromkeys(UNUSED_NAMES, "")},
+    marks=('{"mode": "',),
     sample="""{"env_info": "sys.platform: linux\\nPython: 3.11", "seed": 1, "exp_name": "mine.py"}
 {"mode": "train", "epoch": 1, "iter": 50, "lr": 0.0, "memory": 1000, "data_time": 0.0625, \
 "decode.loss_seg": 2.5, "aux.loss_seg": 1.25, "loss": 3.75, "time": 0.5}

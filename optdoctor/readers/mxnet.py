@@ -90,6 +90,7 @@ READER = Reader(
     dict.fromkeys(_LOSSES, "loss")
     | {f"validation {name}": "eval_loss" for name in _LOSSES}
     | {"lr": "lr", "epoch": "epoch"},
+    marks=("Speed:", "Train-", "Validation-", "Dev-", "Test-"),
     sample="""INFO:root:Epoch[0] Batch [0-20]\tSpeed: 512.50 samples/sec\taccuracy=0.125\t\
 cross-entropy=2.25
 INFO:root:Epoch[0] Batch [20-40]\tSpeed: 525.00 samples/sec\taccuracy=0.250\tcross-entropy=2.125

@@ -15,6 +15,7 @@ from optdoctor.reader import Head, Reader, Source
 from optdoctor.readers.huggingface_rows import Rows
 
 _MARK = "training loss"
+_MARKS = ("Training Loss", "Training loss", "training loss", "TRAINING LOSS")
 _NAMES = {
     _MARK: "loss",
     "validation loss": "eval_loss",
@@ -32,7 +33,7 @@ _MAX_COLUMNS = 300
 
 
 def _sniff(head: Head) -> int:
-    if _MARK not in head.text.lower():
+    if not any(mark in head.text for mark in _MARKS):
         return 0
     return sum(number(row.values["loss"]) is not None for row in _rows(iter(head.lines)))
 
@@ -127,6 +128,7 @@ READER = Reader(
     read=_read,
     aliases=_UNUSED,
     grows=False,
+    marks=_MARKS,
     sample="""<div><progress value='30' max='30'></progress> [30/30 01:21, Epoch 1/1]</div>
 <table border="1" class="dataframe">
  <thead>

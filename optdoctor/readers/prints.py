@@ -5,12 +5,12 @@ are the training loss, `Val Loss` and the `loss` of a line that begins with `Val
 evaluation. Steps are those that the lines say, else their epochs, else the rows are counted.
 """
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 
+from optdoctor.lazy_regex import lazy
 from optdoctor.log import Log
 from optdoctor.reader import Head, Rank, Reader, Source
 from optdoctor.text_format import NUMBER, PAIRS, add_overflow, clean_lines, lines_of, value_of
@@ -74,25 +74,25 @@ _CHATTER = frozenset(
 _RATES = frozenset({"lr", "learning rate", "learningrate", "current lr", "lr0"})
 _GRADIENTS = frozenset({"grad norm", "gnorm", "gradient norm", "gradnorm", "total grad norm"})
 
-_STEP = re.compile(
+_STEP = lazy(
     r"(?i)(?<![\w.])(?:(?:(?:global|train)[ _]?)?steps?|iterations?|iters?|it|updates?"
     r"|batch(?=\W+\d+ ?/))"
     r"['\"\])]?[ \t]*[:=#]?[ \t]*[\[(]?[ \t]*(?P<at>\d+)(?![\d.]*[^\W_]|\.\d)"
 )
-_EPOCH = re.compile(
+_EPOCH = lazy(
     r"(?i)(?<!\w)(?<!best )(?<!last )(?:epochs?|ep)['\"\])]?[ \t]*[:=#_]?[ \t]*[\[(]?[ \t]*"
     r"(?P<at>\d+(?:\.\d+)?)(?![\d.]*[a-z])"
 )
-_BAR = re.compile(r"\b(?P<at>\d+)/\d+ ?\[[\d:?]+<")
-_BRACKETED = re.compile(rf"\[(?P<key>[^\W\d][\w ]{{0,40}})\][ \t]*[:=]?[ \t]*(?P<value>{NUMBER})")
-_SPACED = re.compile(
+_BAR = lazy(r"\b(?P<at>\d+)/\d+ ?\[[\d:?]+<")
+_BRACKETED = lazy(rf"\[(?P<key>[^\W\d][\w ]{{0,40}})\][ \t]*[:=]?[ \t]*(?P<value>{NUMBER})")
+_SPACED = lazy(
     r"(?i)(?<![\w.])(?P<key>(?:(?:train|training|val|valid|validation|eval|test|dev|avg|total|mean)"
     r"[ _/])?(?:loss|lr|acc|accuracy|ppl|grad[ _]norm))"
     rf"[ \t]+(?:is[ \t]+|of[ \t]+|->[ \t]*|was[ \t]+)?(?P<value>{NUMBER})"
 )
-_COLON = re.compile(PAIRS[":"])
-_WORTH_A_LOOK = re.compile(r"(?i)los|epoch|step|iter|\blr\b|learning|grad|reward")
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_COLON = lazy(PAIRS[":"])
+_WORTH_A_LOOK = lazy(r"(?i)los|epoch|step|iter|\blr\b|learning|grad|reward")
+_WORD = lazy(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SNIFFED_LINES = 20_000
 _LEAST_ROWS = 2
 
@@ -117,8 +117,12 @@ class _Plan:
 
 
 def _sniff(head: Head) -> int:
+    lines = clean_lines(head.lines[:_SNIFFED_LINES])
     # A line that is an object is a row of JSON lines.
-    rows = _rows(head, "{")
+    told = [line for line in lines if "los" in line.lower() and not line.lstrip().startswith("{")]
+    if len(told) < _LEAST_ROWS:
+        return 0
+    rows = (row for line in told if (row := _row(line)))
     losses = sum(any(_is_loss(name) for name in row.values) for row in rows)
     return losses if losses >= _LEAST_ROWS else 0
 
@@ -146,10 +150,9 @@ def _read(source: Source, log: Log) -> None:
         log.row(named if epoch is None else {**named, "epoch": epoch}, step)
 
 
-def _rows(head: Head, but: str = "\n") -> list[_Row]:
-    """What the beginning says, in lines that do not begin with `but`."""
-    lines = clean_lines(head.lines[:_SNIFFED_LINES])
-    return [row for line in lines if not line.lstrip().startswith(but) and (row := _row(line))]
+def _rows(head: Head) -> list[_Row]:
+    """What the beginning says."""
+    return [row for line in clean_lines(head.lines[:_SNIFFED_LINES]) if (row := _row(line))]
 
 
 def _row(line: str) -> _Row | None:

@@ -52,6 +52,7 @@ def _claim(names: tuple[str, ...], _: str) -> Meaning | None:
 READER = table_reader(
     "rllib",
     _claim,
+    marks=("training_iteration",),
     sample="""episode_reward_mean,training_iteration,timesteps_total,date,info,config
 nan,1,4000,2021-05-01_10-00-00,"{'learner': {'vf_loss': 8.5, 'policy_loss': -0.5}}","{'lr': 0.01}"
 -20.5,2,8000,2021-05-01_10-01-00,"{'learner': {'vf_loss': 7.5, 'policy_loss': nan}}","{'lr': 0.01}"

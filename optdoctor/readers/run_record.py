@@ -6,6 +6,7 @@ after a resume from an older checkpoint, the rows from there on belong to a bran
 
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -83,6 +84,8 @@ def load(folder: Path) -> Record:
     """
     remedy = "point at a folder that optdoctor wrote"
     try:
+        if not _is_own(folder / RUN):
+            raise Unreadable(f"{RUN} is missing, or no file of this folder", remedy)
         if (folder / RUN).stat().st_size > MAX_BYTES:
             raise Unreadable(f"{RUN} is larger than {MAX_BYTES >> 20} MiB", remedy)
         document = json.loads((folder / RUN).read_text("utf-8"))
@@ -182,7 +185,7 @@ def _batches(path: Path) -> Iterator[tuple[NDArray[np.int64], Columns]]:
     """Steps [n] and columns of every whole batch of a stream."""
     import pyarrow as pa
 
-    if not path.is_file():
+    if not _is_own(path):
         return
     try:
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
@@ -234,6 +237,8 @@ def _events(path: Path) -> Iterator[Event]:
 
 def json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     """The objects of a JSON-lines file; a torn or foreign line is left out."""
+    if not _is_own(path):
+        return
     try:
         with path.open("rb") as file:
             size_bytes = min(path.stat().st_size, MAX_BYTES)
@@ -247,6 +252,13 @@ def json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
             continue
         if isinstance(row, dict):
             yield row
+
+
+def _is_own(path: Path) -> bool:
+    """Whether it is a file, and no link to one of another folder."""
+    return path.is_file() and Path(os.path.realpath(path)).parent == Path(
+        os.path.realpath(path.parent)
+    )
 
 
 def _tensor(row: Mapping[str, Any]) -> TensorInfo:

@@ -3,13 +3,16 @@
 The columns: epoch, running mean of the loss, its exponential, rate, date, time, epoch of this run.
 """
 
+from dataclasses import replace
+
 from optdoctor.text_format import Line, TextFormat
 
-READER = TextFormat(
+_FORMAT = TextFormat(
     name="rwkv",
     lines=(
         Line(
-            r"^<epoch>\s+<loss>\s+<perplexity>\s+<lr>\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ \d+$",
+            r"^<epoch>\s+<loss>\s+<perplexity>\s+<lr> (?<=\x20)20\d\d-\d\d-\d\d"
+            r" \d\d:\d\d:\d\d\.\d+ \d+$",
         ),
     ),
     facts={"loss_kind": "falling", "loss_base": "nats", "loss_form": "mean"},
@@ -21,4 +24,7 @@ READER = TextFormat(
 1 0.750000 2.1170 0.00000950 2026-01-02 03:16:05.678901 1
 2 nan nan 0.00000900 2026-01-02 03:22:05.678901 2
 """,
-).reader
+)
+
+# Every row has a date. It is no mark of its line: that of a new run has one too.
+READER = replace(_FORMAT.reader, marks=(" 20",))

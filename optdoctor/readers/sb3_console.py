@@ -78,6 +78,7 @@ READER = Reader(
     {name: channel for name, channel in FREE_NAMES.items() if channel != "eval_loss"}
     | dict.fromkeys((*_STEPS, *_CLOCKS, *(f"time/{name}" for name in _CLOCKS)), "")
     | {"train/learning_rate": "lr"},
+    marks=("----------",),
     sample="""Using cpu device
 ---------------------------------
 | rollout/           |          |

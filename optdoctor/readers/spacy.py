@@ -97,6 +97,7 @@ READER = Reader(
     _sniff,
     _read,
     {"loss": "loss", "E": "epoch"},
+    marks=("E ", "E\t", "Itn"),
     sample="""E    #       LOSS TOK2VEC  LOSS NER  ENTS_F  ENTS_P  ENTS_R  SCORE
 ---  ------  ------------  --------  ------  ------  ------  ------
   0       0          0.00     50.25    0.00    0.00    0.00    0.00

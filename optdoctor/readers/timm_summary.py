@@ -20,6 +20,7 @@ def _claim(names: tuple[str, ...], _: str) -> Meaning | None:
 READER = table_reader(
     "timm-summary",
     _claim,
+    marks=("eval_top1",),
     sample="""epoch,train_loss,eval_loss,eval_top1,eval_top5
 0,6.75,6.5,0.25,1.5
 1,6.5,6.25,0.75,3.5

@@ -28,6 +28,7 @@ def _claim(names: tuple[str, ...], _: str) -> Meaning | None:
 READER = table_reader(
     "ultralytics",
     _claim,
+    marks=("metrics/",),
     sample="""epoch,time,train/box_loss,train/cls_loss,metrics/mAP50(B),val/box_loss,val/cls_loss,lr/pg0
 1,12.5,2.25,3.5,0.01,2.5,3.75,0.07
 2,24.5,2.125,3.25,0.03,2.25,3.5,0.04

@@ -67,6 +67,7 @@ READER = Reader(
     sniff=_sniff,
     read=_read,
     aliases={"loss": "loss", "epoch": "epoch"},
+    marks=("GPU_mem", "gpu_mem"),
     sample="""
       Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size
       1/100      2.31G       1.25        2.5       1.25         48        640: 100%|██| 8/8

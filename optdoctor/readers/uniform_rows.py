@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from optdoctor.lazy_regex import lazy
 from optdoctor.log import number as to_number
 
 MIN_ROWS = 8
@@ -22,7 +23,7 @@ _SMALL = 1 << 17
 _CELL = "\x1f"
 _TEXT = r"[^'\"\\{}\r\n\x1f]*+"  # what may vary between quotes and is no number
 JSON_NUMBER = r"(?>-?+(?>0|[1-9][0-9]*+)(?>\.[0-9]++)?+(?>[eE][-+]?+[0-9]++)?+|NaN|-?+Infinity)"
-JSON_PAIR = re.compile(
+JSON_PAIR = lazy(
     rf'"(?P<key>[^"\\]+)"\s*:\s*(?:"?(?P<value>{JSON_NUMBER})(?="?\s*[,}}])|"(?P<text>[^"]*)")'
 )
 """A name and a number, quoted or not, or a text; see `learn`."""

@@ -221,4 +221,4 @@ def numbers_of(value: object, name: str = "", depth: int = 0) -> Iterator[tuple[
         yield name, found
 
 
-READER = Reader(name="wandb", sniff=_sniff, read=_read, rank=Rank.BYTES, grows=False)
+READER = Reader("wandb", _sniff, _read, rank=Rank.BYTES, grows=False, marks=(MAGIC.decode(),))

@@ -38,6 +38,7 @@ def _without_run(name: str, series: list[str]) -> str:
 READER = table_reader(
     "wandb-export",
     _claim,
+    marks=_EDGES[:1],
     sample=""""Step","sea-1 - train/loss","sea-1 - train/loss__MIN","sea-1 - train/loss__MAX"
 "10","2.25","2.25","2.25"
 "20","2.125","2.125","2.125"

@@ -53,4 +53,4 @@ def _summary(text: str) -> dict[str, Any] | None:
     return found if is_marked else None
 
 
-READER = Reader(name="wandb-summary", sniff=_sniff, read=_read, grows=False)
+READER = Reader(name="wandb-summary", sniff=_sniff, read=_read, grows=False, marks=('"_',))

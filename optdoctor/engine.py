@@ -271,7 +271,7 @@ def _why_unknown(outcomes: Mapping[str, Outcome], trace: Trace) -> str | None:
         return f"no loss was recorded{how}"
     finite = trace.series["loss"].num_finite
     if finite < LEAST_LOSSES:
-        return f"{finite} finite losses, needs {LEAST_LOSSES}"
+        return f"{finite} finite loss{'es' * (finite != 1)}, needs {LEAST_LOSSES}"
     loss = trace.series["loss"]
     if (loss.low == 0).all() and (loss.high == 0).all():
         return "every loss is exactly 0, as a log prints where it hides NaN"

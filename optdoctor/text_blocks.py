@@ -12,6 +12,7 @@ MAX_LINE = 1 << 20
 """Characters of a line behind which the rest of it is dropped: it is no row of a log."""
 _WIDE = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 """{byte order mark: encoding}."""
+_LEAST = 1 << 16  # bytes of a buffer
 _LINE_END = re.compile(rb"[\r\n]")
 
 
@@ -56,7 +57,8 @@ def line_views_of(
     if start[:2] in _WIDE:
         yield from (memoryview(b) for b in byte_blocks_of(chain([start], parts), longest))
         return
-    buffer = bytearray(size)
+    # It grows to its size, for to fill all of it with zeros would take longer than a small log.
+    buffer = bytearray(min(max(2 * len(start), _LEAST), size))
     view = memoryview(buffer)
     held, is_cut = 0, False
     for part in chain([start.removeprefix(codecs.BOM_UTF8)], parts):
@@ -65,17 +67,24 @@ def line_views_of(
             if is_cut:
                 found = _LINE_END.search(piece)
                 piece, is_cut = piece[found.start() if found else len(piece) :], not found
-            taken = piece[: size - held]
+            taken = piece[: len(buffer) - held]
             view[held : held + len(taken)] = taken
             held, piece = held + len(taken), piece[len(taken) :]
-            if held == size or (not piece and len(part) < PIECE_BYTES):
-                if cut := _last_line_end(buffer, held):
-                    yield view[:cut]
-                    view[: held - cut], held = view[cut:held], held - cut
-                elif held == size:
-                    is_cut = not buffer.endswith(b"\r")
-                    buffer[longest] = buffer[-1]
-                    held = longest + (not is_cut)
+            is_full = held == len(buffer)
+            if not is_full and (piece or len(part) >= PIECE_BYTES):
+                continue
+            if cut := _last_line_end(buffer, held):
+                yield view[:cut]
+            rest = view[cut:held]
+            if is_full and len(buffer) < size:
+                buffer = bytearray(min(2 * len(buffer), size))
+                view = memoryview(buffer)
+            elif is_full and not cut:
+                is_cut = not buffer.endswith(b"\r")
+                buffer[longest] = buffer[-1]
+                rest = view[: longest + (not is_cut)]
+            held = len(rest)
+            view[:held] = rest
     if held:
         yield view[:held]
 

@@ -241,6 +241,8 @@ class Stretches(Generic[K]):
 
     def add(self, lines: Sequence[str]) -> None:
         """Adds the rows of whole lines."""
+        if not lines:  # a block of line ends only
+            return
         get, get_plain, active = self._shapes.get, self._plain.get, self._active
         for line, mask in zip(lines, masks_of(lines), strict=True):
             variant = get_plain(mask)

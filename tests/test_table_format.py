@@ -94,6 +94,22 @@ def test_regular_blocks_are_taken_by_pyarrow() -> None:
     assert block.columns["b"][1] == -np.inf
 
 
+def test_a_block_gives_arrays_that_a_log_keeps() -> None:
+    table = Table(",", 2, {"a": 0, "b": 1}, integers=frozenset({"a", "b"}), step="a")
+    block = from_bytes(table, b"1,2\n2,3\n")
+    assert block is not None
+    assert [block.columns[name].dtype for name in "ab"] == [np.int64, np.float64]
+    assert not any(column.flags.writeable for column in block.columns.values())
+
+
+def test_a_delimiter_in_quotes_parts_no_cells_in_a_large_file_either() -> None:
+    rows = [f"{i},a,b,2.5\n" for i in range(1, 60_000)]
+    rows[40_000] = '40001,"a,b",2.25\n'
+    trace = read("step,note,more,loss\n" + "".join(rows))
+    assert trace.series["loss"].rows == 59_998
+    assert trace.lines_skipped == 1
+
+
 @pytest.mark.parametrize("odd", ["1.#QNAN", '"2.5"', "oops", "2.5,9", "1_0", "2.5\x00"])
 def test_one_odd_row_in_a_large_file_leaves_the_others_as_they_are(odd: str) -> None:
     rows = [f"{i},{2 + i % 7 / 8}\n" for i in range(1, 60_000)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from optdoctor.log import Log
 from optdoctor.reader import Head, Rank, Reader, Source, Unreadable
-from optdoctor.readers import dispatch, folders
+from optdoctor.readers import dispatch, epoch_files, folders
 from optdoctor.readers.dispatch import Claim
 from optdoctor.readers.event_folder import event_files
 from optdoctor.readers.folders import RECORD, newest_state, run_of
@@ -104,6 +104,8 @@ def read_run(path: Path, reader: str | None = None) -> Trace:
         from optdoctor.readers import tensorboard
 
         return tensorboard.read_folder(path)
+    if path.is_dir() and not (path / RECORD).is_file() and epoch_files.epoch_files(path):
+        return read_source(epoch_files.source_of(path), reader or epoch_files.FORMAT)
     if path.is_dir() or path.name == RECORD:
         from optdoctor.readers import run_record
 

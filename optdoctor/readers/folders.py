@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from optdoctor.readers.epoch_files import epoch_files
 from optdoctor.readers.event_folder import EVENT_FILE, event_files
 
 RECORD = "run.json"
@@ -24,9 +25,10 @@ def runs_in(folder: Path, claims: Callable[[Path], bool]) -> list[Path]:
     if found := _kept_run(folder):
         return found
     inside = _entries(folder)
-    events = event_files(folder)
-    found = [folder] if events else []
-    found += [path for path in inside if EVENT_FILE not in path.name and claims(path)]
+    events, epochs = event_files(folder), epoch_files(folder)
+    found = [folder] if events or epochs else []
+    others = (p for p in inside if EVENT_FILE not in p.name and p not in epochs)
+    found += [path for path in others if claims(path)]
     parts = {part for part, _ in events}
     for below in _folders(inside, ("earlier-",)):
         found += run_of(below) if below.name not in parts else []
@@ -49,13 +51,13 @@ def passed_over(folder: Path, runs: list[Path], claims: Callable[[Path], bool]) 
 def run_of(folder: Path) -> list[Path]:
     """The run that a folder is, nothing where it is none or cannot be read.
 
-    A record, one record an optimizer, a Trainer's newest state, all event files in it, or the file
-    of a wandb run.
+    A record, one record an optimizer, a Trainer's newest state, all event files or epochs' files in
+    it, or the file of a wandb run.
     """
     with suppress(OSError):
         if found := _kept_run(folder):
             return found
-        if event_files(folder):
+        if event_files(folder) or epoch_files(folder):
             return [folder]
         inside = (path for path in _entries(folder) if path.name.endswith(WANDB_FILE))
         return [path for path in inside if path.is_file()][:1]

@@ -54,6 +54,6 @@ def as_markdown() -> str:
         parts.append(f"## {heading}\n")
         for reader, doc in (one for one in known() if one[0].rank is rank):
             parts.append(f"### {reader.name}\n\n{doc}\n")
-            if sample := reader.sample.rstrip():
+            if sample := "\n".join(reader.sample.splitlines()):
                 parts.append(f"```\n{sample}\n```\n")
     return "\n".join(parts)

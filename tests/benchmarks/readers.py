@@ -26,6 +26,7 @@ CONSOLE_ROWS = 500_000
 STATE_ROWS = 1_000_000
 EVENT_STEPS = 150_000
 CSV_BYTES = 64 << 20
+TEXT_BYTES = 20 << 20
 
 
 def ratio(
@@ -250,7 +251,55 @@ def csv(folder: Path, full: bool) -> bool:
     return is_good
 
 
-FORMATS = {"events": events, "console": console, "state": state, "csv": csv}
+def text(folder: Path, full: bool) -> bool:
+    """Text formats as data: lines of Megatron and nanoGPT, beside reading each of them."""
+    from unittest import mock
+
+    from optdoctor.readers import read
+    from optdoctor.text_stretches import Stretches
+
+    def line_by_line(path: Path) -> None:
+        with mock.patch.object(Stretches, "add", lambda self, lines: [*map(self._by_line, lines)]):
+            read(path)
+
+    random.seed(7)
+    megatron = (
+        " [2026-01-02 03:{:02d}:{:02d}] iteration {:8d}/ 5000000 | consumed samples: {:12d} |"
+        " elapsed time per iteration (ms): {:.1f} | learning rate: {:.6E} | lm loss: {:.6E} |"
+        " loss scale: 1.0 | grad norm: {:.3f} | number of skipped iterations:   0 |"
+        " number of nan iterations:   0 |\n"
+    )
+    is_good = True
+    for form in ("megatron", "nanogpt"):
+        path = folder / f"{form}.log"
+        with path.open("w") as file:
+            step = 0
+            while file.tell() < TEXT_BYTES:
+                step += 1
+                loss, ms = 2 + random.random(), 100 + random.random() * 900
+                rate, norm = 3e-4 * random.random(), 3 * random.random()
+                time_of_day = step // 60 % 60, step % 60
+                if form == "megatron":
+                    file.write(megatron.format(*time_of_day, step, step * 8, ms, rate, loss, norm))
+                else:
+                    file.write(f"iter {step}: loss {loss:.4f}, time {ms:.2f}ms, mfu {norm:.2f}%\n")
+                if step % 100 == 0 and form == "megatron":
+                    file.write(
+                        f" validation loss at iteration {step} | lm loss value: {loss:.6E} |\n"
+                    )
+                elif step % 100 == 0:
+                    file.write(f"step {step}: train loss {loss:.4f}, val loss {loss * 1.1:.4f}\n")
+        is_good &= ratio(
+            f"text formats, {form}",
+            ("line by line", lambda path=path: line_by_line(path)),
+            lambda path=path: read(path),
+            7,
+            rounds=3,
+        )
+    return is_good
+
+
+FORMATS = {"events": events, "console": console, "state": state, "csv": csv, "text": text}
 
 
 def main() -> int:

@@ -50,7 +50,7 @@ def line_views_of(
 
     What parses bytes by itself does so at less cost in large blocks. After a piece of less than
     `PIECE_BYTES`, of which a growing source has no more by now, no whole line is held back. A line
-    is cut at `longest` only where it does not fit into the buffer.
+    is cut at `longest` only where it does not fit into the buffer, which is larger by two at least.
     """
     parts = iter(pieces)
     start = _start(parts)

@@ -27,7 +27,9 @@ from optdoctor.lazy_regex import lazy
 from optdoctor.log import MAX_NAME, Log, number
 from optdoctor.overflow_lines import add_overflow as add_overflow
 from optdoctor.reader import Head, Rank, Reader, Source
-from optdoctor.text_stretches import PLACES, Distances, Span, Stretches
+from optdoctor.text_rows import Distances
+from optdoctor.text_shapes import PLACES, Span
+from optdoctor.text_stretches import Stretches
 from optdoctor.trace import Fact
 
 NUMBER = (

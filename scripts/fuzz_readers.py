@@ -32,7 +32,7 @@ from hostile_inputs import MAGIC, Input, hostile
 import optdoctor
 from optdoctor import analysis, readers
 from optdoctor.findings import Diagnosis, Status
-from optdoctor.reader import Source, Unreadable
+from optdoctor.reader import Unreadable
 from optdoctor.report import document, many, markdown, page, reading, table, text
 from optdoctor.source import Piped
 from optdoctor.trace import Trace
@@ -74,7 +74,7 @@ class Guard:
     """Notes what a process does to files, by the events that Python tells auditors."""
 
     def __init__(self) -> None:
-        self.is_on, self.forbidden = False, ""
+        self.is_on, self.forbidden, self.took_s = False, "", 0.0
         self.seen: list[str] = []
         sys.addaudithook(self._hook)
 
@@ -123,7 +123,7 @@ def examine(given: Input, number: int, place: Path, guard: Guard) -> None:
 @contextmanager
 def watched(guard: Guard, limit_s: float, forbidden: str = "") -> Iterator[None]:
     """Notes what is done to files meanwhile, and stops what takes too long."""
-    guard.is_on, guard.forbidden = True, forbidden
+    guard.is_on, guard.forbidden, before = True, forbidden, time.process_time()
     signal.setitimer(signal.ITIMER_PROF, limit_s)
     signal.setitimer(signal.ITIMER_REAL, BLOCKED_S + limit_s)
     signal.setitimer(signal.ITIMER_VIRTUAL, 3 * limit_s)
@@ -132,6 +132,7 @@ def watched(guard: Guard, limit_s: float, forbidden: str = "") -> Iterator[None]
     finally:
         for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL, signal.ITIMER_VIRTUAL):
             signal.setitimer(timer, 0)
+        guard.took_s = time.process_time() - before
         guard.is_on = False
 
 
@@ -258,9 +259,7 @@ def work(numbers: range, seed: int, state: Any, out: connection.Connection, root
         given = hostile(seed, number)
         at_rest = forget_high_water()
         state[_AT], state[_SINCE] = number, time.monotonic()
-        before = time.process_time()
-        fault = fault_of(given, number, place, guard)
-        took_s = time.process_time() - before
+        fault, took_s = fault_of(given, number, place, guard), guard.took_s
         state[_DONE] += 1
         if took_s > state[_SLOWEST]:
             state[_SLOWEST], state[_SLOW_AT] = took_s, number
@@ -348,7 +347,7 @@ def run(first: int, inputs: int, seed: int, seconds: float, workers: int) -> tup
                     del alive[ours]
                 process.join()
                 at = int(state[_AT])
-                if process.exitcode:
+                if process.exitcode and time.monotonic() < stop:
                     print(f"input {at}: its process ended with {process.exitcode}", flush=True)
                     faults += 1
                 if numbers.start <= at < numbers.stop - 1:

@@ -33,7 +33,7 @@ NUMBERS = (
     *(
         "١٢٣",
         "²³",
-        "１２",
+        "\uff11\uff12",
         "१.५",
         "1e",
         "1e+",
@@ -65,7 +65,19 @@ PIECES = (
         "\x0c",
         "\x1c",
     ),
-    *("\u2028", "\x85", "\u202e", "\ufeff", "\ufffd", "\U0001f525", "ſ", "İ", "ß", "́", "\ud800"),
+    *(
+        "\u2028",
+        "\x85",
+        "\u202e",
+        "\ufeff",
+        "\ufffd",
+        "\U0001f525",
+        "\u017f",
+        "İ",
+        "ß",
+        "́",
+        "\ud800",
+    ),
     *("{", "}", "[", "]", "(", ")", '"', "'", ",", ":", "=", "|", ";", "\t", " ", "\\", "/", "<"),
     *(
         '{"a":',
@@ -83,8 +95,44 @@ PIECES = (
     *("nan ", "np.float64(", "- ", "=====", "-----", "...", "a b ", "a.b.", "1 ", "1.", "1,", "1e"),
 )
 
-Data: TypeAlias = bytes | None | tuple[str, str]
+Data: TypeAlias = bytes | tuple[str, str] | None
 """What stands in a folder: a file, a named pipe (None), a link (what it is, whither)."""
+
+
+ODD_NAMES = (
+    *(
+        b"a",
+        b"run\nrun",
+        b"\xff\xfe",
+        b"\xed\xa0\x80",
+        b"\x1b[31m",
+        b"\xe2\x80\xae.log",
+        b"x" * 255,
+    ),
+    *(
+        b"*",
+        b"[a]",
+        b"-",
+        b"~",
+        b" ",
+        b"0",
+        b".hidden",
+        b"train",
+        b"eval",
+        b"earlier-1",
+        b"run.json",
+    ),
+    *(b"checkpoint-9", b"checkpoint-\xd9\xa3", b"checkpoint-\xc2\xb2", b"checkpoint-" + b"9" * 200),
+    *(b"events.out.tfevents.9", b"events.out.tfevents." + b"8" * 200, b"optdoctor-run"),
+)
+TARGETS = (
+    *(".", "..", "loop", "a", "nowhere", "../folder", "/dev/zero", "/dev/stdin", "/proc/self"),
+    *("../outside", "../outside/train.log", "../../outside/train.log", "../outside/run"),
+    *("../outside/trainer_state.json", "../outside/events.out.tfevents.1"),
+    *("../outside/run/run.json", "../../outside/run/run.json", "../outside/run/events.jsonl"),
+    "../outside/run/steps-0001.arrows",
+)
+"""Whither a link leads."""
 
 
 @dataclass(frozen=True)
@@ -215,9 +263,7 @@ def _event_file(field: int, n: int = 80, scale: float = 1.0) -> bytes:
         )
         pair = _message(1, b"train/loss") + value
         summary = _message(1, pair) + _message(1, _message(1, b"lr") + b"\x15" + number)
-        events.append(
-            b"\x08" + _varint(i + 1) if False else b"\x10" + _varint(i + 1) + _message(5, summary)
-        )
+        events.append(b"\x10" + _varint(i + 1) + _message(5, summary))
     clock = b"\x09" + struct.pack("<d", 1.5e9)
     return b"".join(
         struct.pack("<QI", len(clock + event), 0) + clock + event + bytes(4) for event in events
@@ -643,52 +689,11 @@ def _folder(rng: random.Random) -> Input:
 
 
 def _odd_name(rng: random.Random) -> bytes:
-    return rng.choice(
-        (
-            b"a",
-            b"run\nrun",
-            b"\xff\xfe",
-            b"\xed\xa0\x80",
-            b"\x1b[31m",
-            b"train",
-            b"eval",
-            b"checkpoint-9",
-        )
-        + (
-            b"checkpoint-\xd9\xa3",
-            b"checkpoint-" + b"9" * 200,
-            b"optdoctor-run",
-            b"*",
-            b"[a]",
-            b"-",
-            b"~",
-        )
-        + (b"events.out.tfevents.9", b"0", b"run.json", b"earlier-1", b"x" * 255, b".hidden", b" ")
-        + (b"checkpoint-\xc2\xb2", b"events.out.tfevents." + b"8" * 200, b"\xe2\x80\xae.log")
-    )
+    return rng.choice(ODD_NAMES)
 
 
 def _link(rng: random.Random) -> tuple[str, str]:
-    return "link", rng.choice(
-        (
-            ".",
-            "..",
-            "loop",
-            "a",
-            "../outside",
-            "../outside/train.log",
-            "../outside/run",
-            "/dev/zero",
-        )
-        + (
-            "../outside/trainer_state.json",
-            "../outside/events.out.tfevents.1",
-            "nowhere",
-            "/proc/self",
-        )
-        + ("../outside/run/run.json", "../outside/run/steps-0001.arrows", "../folder", "/dev/stdin")
-        + ("../outside/run/events.jsonl", "../../outside/run/run.json", "../../outside/train.log")
-    )
+    return "link", rng.choice(TARGETS)
 
 
 def _logs(rng: random.Random) -> dict[bytes, Data]:

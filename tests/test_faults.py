@@ -443,7 +443,7 @@ def test_a_reader_that_breaks_is_exit_3_and_one_sentence(
 ) -> None:
     log = tmp_path / "train.log"
     log.write_text("{'loss': 1.0}\n")
-    monkeypatch.setattr(readers, "readers", lambda: (BROKEN,))
+    monkeypatch.setattr(readers, "candidates", lambda rank, head: [BROKEN])
     result = CliRunner().invoke(main, ["analyze", str(log), "--format", form])
     assert result.exit_code == 3
     (line,) = result.stderr.strip().splitlines()

@@ -23,6 +23,8 @@ LAYERS = [
         "log",
         "overflow_lines",
         "reader",
+        "text_rows",
+        "text_shapes",
         "text_stretches",
         "text_format",
         "table_rows",

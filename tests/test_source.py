@@ -158,11 +158,11 @@ def test_blocks_of_bytes_joined_are_the_bytes_without_their_mark(data: bytes) ->
 @given(
     data=dirty_bytes.filter(lambda data: data[:2] not in (b"\xff\xfe", b"\xfe\xff")),
     piece=st.integers(1, 20),
-    size=st.integers(10, 30),
+    size=st.integers(11, 30),
     longest=st.integers(1, 9),
 )
-@example(data=b"abcdefghi\r", piece=1, size=10, longest=1)
-@example(data=b"abcdefghi\r\nb", piece=1, size=10, longest=1)
+@example(data=b"abcdefghij\r", piece=1, size=11, longest=1)
+@example(data=b"abcdefghij\r\nb", piece=1, size=11, longest=1)
 def test_views_of_lines_are_the_bytes_but_for_the_rest_of_long_lines(
     data: bytes, piece: int, size: int, longest: int
 ) -> None:

@@ -4,6 +4,7 @@ import math
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,10 @@ from optdoctor.log import Log
 from optdoctor.reader import Source
 from optdoctor.readers import readers
 from optdoctor.text_format import NUMBER, PAIRS, Line, TextFormat
-from optdoctor.text_stretches import Distances, Stretches, is_blind, masks_of
+from optdoctor.text_rows import Distances
+from optdoctor.text_shapes import Shape, is_blind, masks_of
+from optdoctor.text_stretches import Stretches
+from optdoctor.trace import Trace
 
 FORMATS = {
     reader.name: (reader, text_format)
@@ -46,7 +50,11 @@ def told(name: str, blocks: list[str]) -> dict[str, object]:
     reader, _ = FORMATS[name]
     log = Log(aliases=reader.aliases)
     reader.read(Blocks(blocks), log)
-    trace = log.trace("log", name)
+    return all_of(log.trace("log", name))
+
+
+def all_of(trace: Trace) -> dict[str, object]:
+    """What two traces must agree on."""
     return {
         "series": {
             channel: [
@@ -258,11 +266,12 @@ def test_a_kind_that_wants_certain_digits_is_left_to_the_format(
 def test_a_mark_or_a_new_run_with_digits_is_told_from_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    form = own(Line("update <step> <loss>", mark="v2:"), new_run="seed 0")
+    form = own(Line("update <step> <loss>", mark="v2:"))
     text = "".join(f"v{1 + i % 2}: update {i} {i}\n" for i in range(100, 200))
     log, _ = counted(monkeypatch, form, text)
     assert losses(log) == [(i, i) for i in range(101, 200, 2)]
-    text = "".join(f"v2: update {i} {i} seed {int(i < 150)}\n" for i in range(100, 200))
+    form = own(Line("update <step> <loss>", mark="update"), new_run="seed 0")
+    text = "".join(f"update {i} {i} seed {int(i < 150)}\n" for i in range(100, 200))
     log, _ = counted(monkeypatch, form, text)
     assert losses(log) == [(199, 199)]
 
@@ -325,21 +334,197 @@ def test_a_digit_of_c_s_spellings_is_not_as_good_as_another(
 
 def test_shapes_are_forgotten_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("optdoctor.text_stretches._MAX_SHAPES", 8)
-    form = own(Line("update <step>: loss <loss>", mark="update"))
-    words = [f"update {{0}}: loss {{0}} {'x' * (k % 20)}\n" for k in range(60)]
+    form = own(Line("update <step>:", pairs=":", mark="update"))
+    words = [f"update {{0}}: loss: {{0}}, {'x' * (k % 20)}: 1\n" for k in range(60)]
     text = "".join(words[i // 5 % 60].format(i) for i in range(100, 900))
     sizes: list[int] = []
+    groups: list[int] = []
     see = Stretches._see
 
     def noted(self: Stretches[Line], line: str, mask: bytes) -> None:
         see(self, line, mask)
         sizes.append(len(self._shapes))
+        groups.append(len(self._learned._groups))
 
     monkeypatch.setattr(Stretches, "_see", noted)
     log, read = counted(monkeypatch, form, text)
     assert losses(log) == [(i, i) for i in range(100, 900)]
-    assert 300 < read < 400
-    assert max(sizes) == 8
+    assert 300 < read < 500
+    assert max(sizes) == 4  # and as many variants
+    assert max(groups) <= 4
+
+
+def agreed(monkeypatch: pytest.MonkeyPatch, text_format: TextFormat, text: str) -> Log:
+    """The log, which is the same where each line is read by the format."""
+    log, read = counted(monkeypatch, text_format, text)
+    assert read < text.count("\n") / 4
+    with monkeypatch.context() as patched:
+        patched.setattr(Stretches, "add", lambda self, lines: [self._by_line(s) for s in lines])
+        other, _ = counted(monkeypatch, text_format, text)
+    assert all_of(log.trace("log", "own")) == all_of(other.trace("log", "own"))
+    return log
+
+
+def test_the_newest_kind_of_line_tells_the_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = own(
+        Line("update <step>: <loss>", mark="update", facts={"loss_base": "nats"}),
+        Line("bits <step>: <loss>", mark="bits", facts={"loss_base": "bits"}),
+    )
+    words = ["update"] * 40 + ["bits"] * 40 + ["update"] * 40
+    text = "".join(f"{word} {i}: {i}\n" for i, word in enumerate(words, 100))
+    assert agreed(monkeypatch, form, text).facts["loss_base"] == "nats"
+
+
+def test_a_total_counts_as_soon_as_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = own(Line("update <step>/<total>: <loss>", mark="update"))
+    text = "".join(f"update {i}/{900 if i > 102 else '000'}: {i}\n" for i in range(100, 200))
+    assert agreed(monkeypatch, form, text).facts["total_steps"] == 900
+
+
+def test_what_a_line_says_by_being_there_is_a_column_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = own(
+        Line("update <step>: <loss>", mark="update"),
+        Line("skipped <step>", mark="skipped", values={"step_skipped": 1.0}),
+    )
+    text = "".join(f"update {i}: {i}\nskipped {i}\n" for i in range(100, 200))
+    series = agreed(monkeypatch, form, text).trace("log", "own").series
+    assert series["step_skipped"].values.tolist() == [1.0] * 100
+
+
+def test_an_epoch_that_is_no_number_places_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = own(Line("epoch <epoch> update <iter>/<per_epoch>: <loss>", mark="update"))
+    text = "".join(f"epoch nan update {i}/900: {i}\n" for i in range(100, 200))
+    assert losses(agreed(monkeypatch, form, text))[0] == (100, 100)
+
+
+def test_a_number_of_too_many_digits_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = own(Line("update <step>: <loss>", mark="update"))
+    text = "".join(f"update {i}: {'7' * 70}\n" for i in range(100, 200))
+    assert all(math.isnan(loss) for _, loss in losses(agreed(monkeypatch, form, text)))
+
+
+def test_a_meaning_that_changes_with_each_line_is_learned_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fix(values: dict[str, float]) -> dict[str, float]:
+        return values if values["loss"] >= 0 else {}
+
+    form = own(Line("update <step>: <loss>", mark="update"), fix=fix)
+    shapes: list[int] = []
+    vary = Stretches._vary
+
+    def noted(self: Stretches[Line], shape: Shape[Line], line: str) -> None:
+        vary(self, shape, line)
+        shapes.append(len(shape.variants))
+
+    monkeypatch.setattr(Stretches, "_vary", noted)
+    text = "".join(f"update {i}: {i}\n" for i in range(100, 900))
+    assert len(losses(counted(monkeypatch, form, text)[0])) == 800
+    assert max(shapes) == shapes[-1] == 64
+    assert len(shapes) == 65
+
+
+def test_a_line_that_is_no_row_of_the_log_is_not_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("optdoctor.log.MAX_METRICS", 0)
+    form = own(
+        Line("update <step>: <loss>", mark="update"), Line("size <step>: <norm>", mark="size")
+    )
+    text = "".join(f"size {i}: {i}\nupdate {i}: {i}\n" for i in range(100, 200))
+    log, _ = counted(monkeypatch, form, text)
+    assert log.lines_skipped == 200  # by the row and by its line
+    assert len(losses(log)) == 100
+
+
+def updates(epoch: object, *steps: int, loss: str = "loss") -> str:
+    return "".join(f"epoch {epoch} ep {epoch} update {step:04d}, {loss}: 5\n" for step in steps)
+
+
+EVALUATIONS = "eval 0005: 5\n" * 2
+OTHER = "a line of another kind\n"
+WINDOWS = {
+    "steps that rise": (7, updates(1, *range(1000, 2000, 50), *range(1957, 2900, 50))),
+    "a first row near the one before": (7, updates(1, 1000, 1500, *range(1507, 3000, 50))),
+    "a resume": (2, updates(1, *range(1000, 4000, 50), *range(3002, 6000, 50), 5954)),
+    "another epoch": (3, updates(1, *range(1000, 4000, 50)) + updates(2, *range(3, 900, 50))),
+    "another epoch at the same step": (
+        1000,
+        updates(10, 1000, 9500, 1000) + OTHER + "".join(updates(e, 1000) for e in range(11, 40)),
+    ),
+    "another epoch behind an evaluation": (
+        10,
+        EVALUATIONS
+        + updates(1, *range(1000, 4000, 50))
+        + "eval 0005: 5\n"
+        + updates(2, *range(10, 900, 50)),
+    ),
+    "an epoch that begins amid rows without a loss": (
+        50,
+        updates(1, 2000, 2500)
+        + updates(1, 2600, 2700, loss="rate")
+        + updates(1, 9000, 9500)
+        + OTHER
+        + updates(2, *range(1000, 1993, 50), 1993 + 50, loss="rate")
+        + updates(2, *range(2050, 4000, 50)),
+    ),
+    "epochs that fall": (
+        10,
+        updates(1, *range(1000, 4000, 50))
+        + updates(2, *range(10, 900, 50))
+        + OTHER
+        + updates(2, *range(910, 2000, 50))
+        + updates(1, *range(1967, 2900, 50)),
+    ),
+    "an epoch that is no number": (
+        50,
+        updates(1, *range(1000, 2000, 50)) + updates("nan", *range(2000, 4000, 50)),
+    ),
+    "evaluations alone": (500, updates(1, 1000, 1500) + EVALUATIONS * 20),
+    "an evaluation at each row": (
+        7,
+        "".join(updates(1, i) + f"eval {i:04d}: 5\n" for i in (*range(1000, 4000, 50), 3957)),
+    ),
+    "no steps": (1, "".join(f"update, loss: {i}\n" for i in range(100, 200))),
+    "steps that are none": (1, "".join(f"update {i}e300, loss: 5\n" for i in range(100, 200))),
+}
+
+
+@pytest.mark.parametrize(("window", "text"), WINDOWS.values(), ids=WINDOWS)
+def test_windows_are_the_same_for_rows_added_as_columns(
+    window: int | None, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form = own(
+        Line(r"(?:epoch <epoch> ep <ep>)? update(?: <step>)?,", pairs=":", mark="update"),
+        Line("eval <step>: <eval_loss>", mark="eval"),
+        is_window_mean=True,
+        aliases={"ep": "epoch"},
+    )
+    assert agreed(monkeypatch, form, text).facts["loss_window"] == window
+    single = replace(form, aliases={"ep": ""})
+    assert agreed(monkeypatch, single, text).facts["loss_window"] == window
+
+
+def test_windows_go_by_the_epoch_that_the_log_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = own(
+        Line("epoch <epoch> ep <ep> update <step>: <loss>", mark="update"),
+        is_window_mean=True,
+        aliases={"ep": "epoch"},
+    )
+    text = "".join(
+        f"epoch 1 ep {ep} update {step:04d}: 5\n" + OTHER * (step == 860)
+        for ep, steps in (
+            (1, range(1000, 4000, 50)),
+            (2, range(10, 1000, 50)),
+            (2, range(1010, 2000, 50)),
+            (1, range(1967, 2900, 50)),
+        )
+        for step in steps
+    )
+    assert agreed(monkeypatch, form, text).facts["loss_window"] == 10
+
+
+def test_a_block_of_line_ends_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = ["\n\n", "iter 1: loss 2.5, time 52.10ms\n", "\r\n", "iter 2: loss 2.25, time 52.10ms"]
+    assert told("nanogpt", blocks) == line_by_line(monkeypatch, "nanogpt", blocks)
 
 
 @pytest.mark.parametrize(

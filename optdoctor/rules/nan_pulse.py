@@ -115,8 +115,9 @@ def _is_kept(trace: Trace, onset: int) -> bool:
         return False
     epoch = trace.series.get("epoch")
     since = epoch.values[epoch.steps >= onset] if epoch is not None else np.empty(0)
+    since = since[np.isfinite(since)]
     # The epoch after the next begins with a mean of its own, and shows what came of it.
-    return since.size == 0 or math.floor(np.nanmax(since)) - math.floor(since[0]) < 2
+    return since.size == 0 or math.floor(since.max()) - math.floor(since[0]) < 2
 
 
 def _tail(loss: Series) -> tuple[int, int]:

@@ -13,7 +13,7 @@ _HOMES = {
     "Finding": "optdoctor.findings",
     "Treatment": "optdoctor.findings",
     "Trace": "optdoctor.trace",
-    "Unreadable": "optdoctor.reader",
+    "Unreadable": "optdoctor.reading.reader",
 }
 __all__ = list(_HOMES)
 

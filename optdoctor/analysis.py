@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from optdoctor import engine, readers
 from optdoctor.findings import Diagnosis
-from optdoctor.reader import Unreadable
+from optdoctor.reading.reader import Unreadable
 from optdoctor.settings import Settings
 from optdoctor.trace import Trace
 

@@ -15,13 +15,13 @@ from optdoctor import readers
 from optdoctor.engine import diagnose
 from optdoctor.findings import Diagnosis, Notice, Severity
 from optdoctor.live.examiner import Examiner
-from optdoctor.log import Log
-from optdoctor.reader import Source, Unreadable
-from optdoctor.readers.dispatch import Claim
+from optdoctor.reading.dispatch import Claim
+from optdoctor.reading.log import Log
+from optdoctor.reading.reader import Source, Unreadable
+from optdoctor.reading.unpack import PIECE_BYTES, form_of
 from optdoctor.rules import RULES
 from optdoctor.settings import Settings
 from optdoctor.trace import Trace
-from optdoctor.unpack import PIECE_BYTES, form_of
 
 POLL_S = 0.5
 """Seconds between two looks at a file that does not grow."""

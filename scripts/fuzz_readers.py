@@ -32,9 +32,9 @@ from hostile_inputs import MAGIC, Input, hostile
 import optdoctor
 from optdoctor import analysis, readers
 from optdoctor.findings import Diagnosis, Status
-from optdoctor.reader import Unreadable
+from optdoctor.reading.reader import Unreadable
+from optdoctor.reading.source import Piped
 from optdoctor.report import document, many, markdown, page, reading, table, text
-from optdoctor.source import Piped
 from optdoctor.trace import Trace
 
 LIMIT_S, BLOCKED_S = 5.0, 20.0

@@ -20,8 +20,8 @@ import numpy as np
 
 import optdoctor
 from optdoctor.live.journal import Journal
-from optdoctor.reader import Unreadable
 from optdoctor.readers.run_record import load, replay
+from optdoctor.reading.reader import Unreadable
 from optdoctor.sinks.record import FLUSH_ROWS
 from optdoctor.trace import Event, Recorder, TensorInfo, Trace
 

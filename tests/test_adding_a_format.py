@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from optdoctor import readers
-from optdoctor.reader import Head, Source
+from optdoctor.reading.reader import Head, Source
 
 PAGE = Path(__file__).parent.parent / "docs" / "adding-a-format.md"
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", PAGE.read_text("utf-8"), re.S)

@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator
 
 from optdoctor.cli import main
-from optdoctor.reader import Unreadable
 from optdoctor.readers import read
+from optdoctor.reading.reader import Unreadable
 from optdoctor.report import document
 
 needs_full_device = pytest.mark.skipif(

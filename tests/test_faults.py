@@ -27,7 +27,7 @@ from optdoctor.live.doctor import Doctor
 from optdoctor.live.examiner import Examiner
 from optdoctor.live.journal import Journal
 from optdoctor.live.schedule import Schedule
-from optdoctor.reader import Reader
+from optdoctor.reading.reader import Reader
 from optdoctor.report import text
 from optdoctor.rules import RULES
 from optdoctor.sinks import Sink

@@ -15,7 +15,7 @@ from optdoctor import follow
 from optdoctor.analysis import analyze
 from optdoctor.findings import Diagnosis, Notice
 from optdoctor.follow import Follower
-from optdoctor.reader import Unreadable
+from optdoctor.reading.reader import Unreadable
 from optdoctor.trace import Trace
 
 

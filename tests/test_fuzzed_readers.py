@@ -19,8 +19,8 @@ from optdoctor import analysis, readers
 from optdoctor.engine import diagnose
 from optdoctor.findings import Status
 from optdoctor.live.journal import Journal
-from optdoctor.reader import Source, Unreadable
 from optdoctor.readers import read_source
+from optdoctor.reading.reader import Source, Unreadable
 from optdoctor.synthetic import make_trace
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "fuzz_readers.py"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from optdoctor.lazy_regex import lazy
+from optdoctor.reading.lazy_regex import lazy
 
 
 def test_an_expression_is_not_compiled_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optdoctor import log as log_module
-from optdoctor.log import MAX_EVENTS, MAX_METRICS, MAX_NAMES, MAX_STEP, Log, number
+from optdoctor.reading import log as log_module
+from optdoctor.reading.log import MAX_EVENTS, MAX_METRICS, MAX_NAMES, MAX_STEP, Log, number
 from optdoctor.store import Series
 from optdoctor.trace import Trace
 
@@ -673,7 +673,7 @@ def test_a_resume_among_the_exact_rows_leaves_what_it_left_in_unbounded_memory(
     stretches = [(1, 9000), (8200, 3000), (11_000, 10), (10_600, 5000), (15_599, 1)]
     whole = read(resumed(Log(), stretches, in_blocks))
     monkeypatch.setattr(log_module, "_EXACT", (2000, 1000, 1000))
-    monkeypatch.setattr("optdoctor.columns._OPEN", 100)
+    monkeypatch.setattr("optdoctor.reading.columns._OPEN", 100)
     bounded = resumed(Log(), stretches, in_blocks)
     assert_same(whole, read(bounded))
     assert len(bounded._columns["loss"].newest(10**9)[0]) <= 2600

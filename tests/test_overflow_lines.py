@@ -2,8 +2,8 @@
 
 import pytest
 
-from optdoctor.log import Log
-from optdoctor.overflow_lines import add_overflow
+from optdoctor.reading.log import Log
+from optdoctor.reading.overflow_lines import add_overflow
 
 STAMP = "[2026-01-02 03:04:05,678] [INFO] "
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optdoctor.channels import Axis, channel
-from optdoctor.reader import HEAD_BYTES, Head, Reader, Source, Unreadable
 from optdoctor.readers import read_source, readers
+from optdoctor.reading.reader import HEAD_BYTES, Head, Reader, Source, Unreadable
 from optdoctor.trace import Trace
 
 TEXT_READERS = [reader for reader in readers() if reader.sample]

@@ -24,7 +24,7 @@ from small_training import failures, net, quiet, train
 import optdoctor
 from optdoctor.cli import main
 from optdoctor.live.journal import Journal
-from optdoctor.reader import Unreadable
+from optdoctor.reading.reader import Unreadable
 from optdoctor.sinks.record import FLUSH_ROWS, FLUSH_S
 from optdoctor.trace import Event, TensorInfo, Trace
 

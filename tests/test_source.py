@@ -28,11 +28,12 @@ from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from optdoctor import readers, remote, source, unpack
+from optdoctor import readers
 from optdoctor.cli import main
-from optdoctor.reader import HEAD_BYTES, Source, Unreadable
-from optdoctor.source import Piped
-from optdoctor.text_blocks import MAX_LINE, blocks_of, byte_blocks_of, decode, line_views_of
+from optdoctor.reading import remote, source, unpack
+from optdoctor.reading.reader import HEAD_BYTES, Source, Unreadable
+from optdoctor.reading.source import Piped
+from optdoctor.reading.text_blocks import MAX_LINE, blocks_of, byte_blocks_of, decode, line_views_of
 
 RULE = r"[\r\n]+"
 Pieces = list[bytes]
@@ -168,7 +169,7 @@ def test_views_of_lines_are_the_bytes_but_for_the_rest_of_long_lines(
 ) -> None:
     pieces = [data[at : at + piece] for at in range(0, len(data), piece)]
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("optdoctor.text_blocks._LEAST", 3)
+        monkeypatch.setattr("optdoctor.reading.text_blocks._LEAST", 3)
         views = [bytes(view) for view in line_views_of(pieces, size, longest)]
     assert all(view[-1:] in (b"\r", b"\n") for view in views[:-1])
     for view, after in pairwise(views):
@@ -181,7 +182,7 @@ def test_views_of_lines_are_the_bytes_but_for_the_rest_of_long_lines(
 
 
 def test_views_of_lines_wait_for_a_whole_piece_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optdoctor.text_blocks.PIECE_BYTES", 4)
+    monkeypatch.setattr("optdoctor.reading.text_blocks.PIECE_BYTES", 4)
     views = line_views_of([b"a\nb\n", b"c\nd\n", b"e\n", b"f\n", b"g"])
     assert [bytes(view) for view in views] == [b"a\nb\nc\nd\ne\n", b"f\n", b"g"]
 
@@ -249,7 +250,9 @@ def test_only_the_head_of_a_file_is_read_to_look_at_it(
 
 def peak_mib(code: str) -> float:
     """Peak memory of a process of its own, above that of the imports, in MiB."""
-    before = "import resource, sys, io; from pathlib import Path; import optdoctor.source as s\n"
+    before = (
+        "import resource, sys, io; from pathlib import Path; import optdoctor.reading.source as s\n"
+    )
     peak = "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss"
     # A child has the peak of its parent until it starts anew: measured inside, after a first one.
     script = f"{before}start = {peak}\n{textwrap.dedent(code)}\nprint(({peak} - start) / 1024)"

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optdoctor import table_format
-from optdoctor.reader import Source, Unreadable
 from optdoctor.readers import read_source
-from optdoctor.table_rows import Block, Table, from_bytes, from_cells
+from optdoctor.reading import table_format
+from optdoctor.reading.reader import Source, Unreadable
+from optdoctor.reading.table_rows import Block, Table, from_bytes, from_cells
 from optdoctor.trace import Trace
 from tests.readers.tables import facts, read, steps, values
 

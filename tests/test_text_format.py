@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from optdoctor.log import Log
-from optdoctor.reader import Head, Source
-from optdoctor.text_format import NUMBER, PAIRS, Line, TextFormat, lines_of, value_of
+from optdoctor.reading.log import Log
+from optdoctor.reading.reader import Head, Source
+from optdoctor.reading.text_format import NUMBER, PAIRS, Line, TextFormat, lines_of, value_of
 from optdoctor.trace import Trace
 
 PLAIN = TextFormat(

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from optdoctor.log import Log
-from optdoctor.reader import Source
 from optdoctor.readers import readers
-from optdoctor.text_format import NUMBER, PAIRS, Line, TextFormat
-from optdoctor.text_rows import Distances
-from optdoctor.text_shapes import Shape, is_blind, masks_of
-from optdoctor.text_stretches import Stretches
+from optdoctor.reading.log import Log
+from optdoctor.reading.reader import Source
+from optdoctor.reading.text_format import NUMBER, PAIRS, Line, TextFormat
+from optdoctor.reading.text_rows import Distances
+from optdoctor.reading.text_shapes import Shape, is_blind, masks_of
+from optdoctor.reading.text_stretches import Stretches
 from optdoctor.trace import Trace
 
 FORMATS = {
@@ -333,7 +333,7 @@ def test_a_digit_of_c_s_spellings_is_not_as_good_as_another(
 
 
 def test_shapes_are_forgotten_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optdoctor.text_stretches._MAX_SHAPES", 8)
+    monkeypatch.setattr("optdoctor.reading.text_stretches._MAX_SHAPES", 8)
     form = own(Line("update <step>:", pairs=":", mark="update"))
     words = [f"update {{0}}: loss: {{0}}, {'x' * (k % 20)}: 1\n" for k in range(60)]
     text = "".join(words[i // 5 % 60].format(i) for i in range(100, 900))
@@ -425,7 +425,7 @@ def test_a_meaning_that_changes_with_each_line_is_learned_no_more(
 
 
 def test_a_line_that_is_no_row_of_the_log_is_not_learned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optdoctor.log.MAX_METRICS", 0)
+    monkeypatch.setattr("optdoctor.reading.log.MAX_METRICS", 0)
     form = own(
         Line("update <step>: <loss>", mark="update"), Line("size <step>: <norm>", mark="size")
     )

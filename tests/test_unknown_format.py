@@ -8,9 +8,9 @@ from click.testing import CliRunner
 
 from optdoctor import readers
 from optdoctor.cli import main
-from optdoctor.log import Log
-from optdoctor.reader import HEAD_BYTES, Head, Rank, Reader, Source, Unreadable
-from optdoctor.readers import dispatch
+from optdoctor.reading import dispatch
+from optdoctor.reading.log import Log
+from optdoctor.reading.reader import HEAD_BYTES, Head, Rank, Reader, Source, Unreadable
 
 MIB = 1 << 20
 PROSE = "It was a dark and stormy night, and nothing was trained at all.\n"

@@ -28,7 +28,7 @@ except ImportError as _error:
 from optdoctor.adapters.inert import Attendant, inert
 from optdoctor.live.doctor import start
 from optdoctor.live.micro_losses import MicroLosses, Window
-from optdoctor.log import number
+from optdoctor.reading.log import number
 from optdoctor.trace import Fact
 
 FILTER = (

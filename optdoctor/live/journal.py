@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optdoctor.findings import Notice
-from optdoctor.reader import Unreadable
 from optdoctor.readers.run_record import Record, Segment, load, replay, scatter, settled
+from optdoctor.reading.reader import Unreadable
 from optdoctor.sinks.record import RecordWriter, set_aside
 from optdoctor.trace import Event, Fact, Recorder, TensorInfo, Trace, Vitals
 

@@ -37,9 +37,9 @@ from optdoctor.live.tensors import (
     weights_nonfinite,
 )
 from optdoctor.live.untraced import untraced
-from optdoctor.log import MAX_METRICS
 from optdoctor.optimizers import innermost, probe_of
 from optdoctor.readers.run_record import FINDINGS, json_rows
+from optdoctor.reading.log import MAX_METRICS
 from optdoctor.rules import RULES
 from optdoctor.settings import Settings
 from optdoctor.sinks import Histogram, Sample, Sink, report_page

@@ -5,14 +5,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from optdoctor.log import Log
-from optdoctor.reader import Head, Rank, Reader, Source, Unreadable
-from optdoctor.readers import dispatch, epoch_files, folders
-from optdoctor.readers.dispatch import Claim
-from optdoctor.readers.event_folder import event_files
-from optdoctor.readers.folders import RECORD, newest_state, run_of
 from optdoctor.readers.registry import candidates, readers
-from optdoctor.source import Piped
+from optdoctor.reading import dispatch, epoch_files, folders
+from optdoctor.reading.dispatch import Claim
+from optdoctor.reading.event_folder import event_files
+from optdoctor.reading.folders import RECORD, newest_state, run_of
+from optdoctor.reading.log import Log
+from optdoctor.reading.reader import Head, Rank, Reader, Source, Unreadable
+from optdoctor.reading.source import Piped
 from optdoctor.trace import Reading, Trace
 
 __all__ = [
@@ -39,7 +39,7 @@ def read(path: str | Path, reader: str | None = None) -> Trace:
     Raises:
         Unreadable: the path is missing, is no log, or holds no row or several runs.
     """
-    from optdoctor.remote import is_remote, open_remote
+    from optdoctor.reading.remote import is_remote, open_remote
 
     try:
         if str(path) == "-":

@@ -4,7 +4,7 @@
 series of its own, as is the `ctc_loss` of speech workloads.
 """
 
-from optdoctor.table_format import Meaning, table_reader
+from optdoctor.reading.table_format import Meaning, table_reader
 
 _MINIBATCH = ("loss", "train_loss")
 _TRAIN = ("train/loss", "train/ctc_loss")

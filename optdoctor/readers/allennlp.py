@@ -1,6 +1,6 @@
 """AllenNLP's console: after each epoch a table of means, training and validation side by side."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="allennlp",

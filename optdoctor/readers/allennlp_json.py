@@ -1,6 +1,6 @@
 """AllenNLP's metrics_epoch_N.json, joined: one JSON object an epoch, its means; epochs from 0."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 _BEST = r'(?=.*"training_loss":)(?=.*"(?:training_duration|best_epoch)":)'
 

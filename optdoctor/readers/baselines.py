@@ -4,7 +4,7 @@ The aim is the reward. Of the losses the critic's or the value's is watched; tha
 policy has no good direction.
 """
 
-from optdoctor.table_format import Meaning, table_reader
+from optdoctor.reading.table_format import Meaning, table_reader
 
 _STEPS = (
     "time/total_timesteps",

@@ -1,6 +1,6 @@
 """BigDL on Spark: a line an update, and one a validation metric with its sum and its mean."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 _AT = r"\[Epoch <epoch> \d+/\d+\]\[Iteration <step>\].{0,200}?"
 

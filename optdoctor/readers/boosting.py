@@ -6,10 +6,10 @@ Rounds are not updates of weights, but a curve is a curve: it overfits and stall
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from optdoctor.lazy_regex import lazy
-from optdoctor.log import Log
-from optdoctor.reader import Head, Reader, Source
-from optdoctor.text_format import NUMBER, clean_lines, lines_of, value_of
+from optdoctor.reading.lazy_regex import lazy
+from optdoctor.reading.log import Log
+from optdoctor.reading.reader import Head, Reader, Source
+from optdoctor.reading.text_format import NUMBER, clean_lines, lines_of, value_of
 
 _ROUND = lazy(r"(?:^|\s)\[(?P<at>\d{1,9})\](?:#011|[ \t]{1,8})(?=[A-Za-z])")
 _XGBOOST = rf"(?P<data>[A-Za-z]\w{{0,60}})-(?P<measure>[A-Za-z][\w@.-]{{0,60}}):(?P<value>{NUMBER})"

@@ -4,7 +4,7 @@ The loss is the mean over the last `average_loss` iterations. The outputs of the
 it for one iteration. A loss of 87.3365 is that of a saturated softmax, -ln(1.2e-38).
 """
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 _AT = r"\.cpp:\d+\] Iteration <step>(?: \([^()]*\))?, "
 

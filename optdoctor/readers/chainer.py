@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from optdoctor.log import Log, number
-from optdoctor.reader import Head, Reader, Source
+from optdoctor.reading.log import Log, number
+from optdoctor.reading.reader import Head, Reader, Source
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]{0,12}[A-Za-z]")
 _CLOCKS = ("elapsed_time", "iters/sec")

@@ -1,6 +1,6 @@
 """JAX's clu (Flax examples, T5X, Vision Transformer): names and values behind the step."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 _AT = r"(?:logging_writer\.py:\d+\] |^)\[<step>\]"
 _FIRST = r" (?=[\w/.-]+=(?:-?[\d.]|nan|inf|-inf))"

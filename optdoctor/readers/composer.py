@@ -3,7 +3,7 @@
 The console's block has its step in the first line; the file logger's lines name it each.
 """
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 _TASKS = ("LanguageCrossEntropy", "CrossEntropy")
 _OPTIMIZERS = ("DecoupledAdamW", "AdamW", "Adam", "DecoupledSGDW", "SGD", "DecoupledLionW")

@@ -12,10 +12,10 @@ from optdoctor.knowledge.log_names import (
     STEP_NAMES,
     UNUSED_NAMES,
 )
-from optdoctor.log import number
-from optdoctor.reader import Rank
-from optdoctor.table_format import Meaning, table_reader
-from optdoctor.table_header import KNOWN_METRICS
+from optdoctor.reading.log import number
+from optdoctor.reading.reader import Rank
+from optdoctor.reading.table_format import Meaning, table_reader
+from optdoctor.reading.table_header import KNOWN_METRICS
 
 _METRICS = KNOWN_METRICS | REWARD_NAMES | {"grad_norm"}
 _NOT_TRAINING = frozenset({"val", "valid", "validation", "eval", "test", "dev", "scale", "scaler"})

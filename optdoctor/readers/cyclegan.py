@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from optdoctor.log import Log
-from optdoctor.reader import Head, Reader, Source
-from optdoctor.readers.epoch_clock import EpochClock
-from optdoctor.text_format import NUMBER, clean_lines, lines_of, value_of
+from optdoctor.reading.epoch_clock import EpochClock
+from optdoctor.reading.log import Log
+from optdoctor.reading.reader import Head, Reader, Source
+from optdoctor.reading.text_format import NUMBER, clean_lines, lines_of, value_of
 
 _ROW = re.compile(
     r"\(epoch: (?P<epoch>\d{1,9}), iters: (?P<iters>\d{1,12}), time: (?P<time>[\d.]+)[^()]{0,80}\)"

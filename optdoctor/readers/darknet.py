@@ -5,7 +5,7 @@ A layer that saw no box prints `-nan` with `count: 0`: it has no value, and noth
 
 import math
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 
 def _fix(values: dict[str, float]) -> dict[str, float]:

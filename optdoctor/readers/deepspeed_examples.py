@@ -7,7 +7,7 @@ step and the rates.
 
 import math
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 _REWARD = {"loss_kind": "reward"}
 

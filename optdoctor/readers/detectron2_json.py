@@ -1,6 +1,6 @@
 """detectron2's metrics.json: one JSON object a line, medians of the newest 20 iterations from 0."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="detectron2-json",

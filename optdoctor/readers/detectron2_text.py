@@ -5,7 +5,7 @@ A loss that is not finite ends the run; the message about it is then its only tr
 
 import math
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="detectron2",

@@ -1,6 +1,6 @@
 """The bar of the training scripts of diffusers: the loss of one update."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="diffusers-bar",

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from optdoctor.knowledge.log_names import FREE_NAMES
-from optdoctor.log import Log, number
-from optdoctor.reader import Head, Reader, Source
-from optdoctor.text_format import NUMBER, clean_lines, lines_of, value_of
+from optdoctor.reading.log import Log, number
+from optdoctor.reading.reader import Head, Reader, Source
+from optdoctor.reading.text_format import NUMBER, clean_lines, lines_of, value_of
 
 _TEXT = re.compile(r"\bDLL [\d-]{8,10} [\d:.]{6,20} - (?P<rest>[^\n]*)")
 _JSON = "DLLL {"

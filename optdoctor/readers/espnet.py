@@ -3,7 +3,7 @@
 `1epoch results:` repeats the training as the mean of the epoch; only its `[valid]` is new.
 """
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="espnet",

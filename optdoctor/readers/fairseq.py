@@ -4,7 +4,7 @@ The loss is in bits. JSON holds its numbers as strings. A line tagged `train` is
 epoch and no new step.
 """
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="fairseq",

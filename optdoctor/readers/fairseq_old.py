@@ -3,7 +3,7 @@
 The loss is in bits. `| epoch 001 | loss ..` is the mean of an epoch and no new step.
 """
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="fairseq-old",

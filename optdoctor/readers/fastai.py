@@ -4,8 +4,8 @@ Its training loss is a decaying mean of the epoch.
 """
 
 from optdoctor.knowledge.log_names import FREE_NAMES
-from optdoctor.log import Log, number
-from optdoctor.reader import Head, Reader, Source
+from optdoctor.reading.log import Log, number
+from optdoctor.reading.reader import Head, Reader, Source
 
 _LOSSES = {"train_loss": "loss", "trn_loss": "loss"}
 

@@ -1,6 +1,6 @@
 """fastText: one line that is written over and over, with a mean since the beginning of the run."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="fasttext",

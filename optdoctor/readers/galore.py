@@ -7,9 +7,9 @@ often write into each other's line: the first number is the step, the last the l
 import math
 import re
 
-from optdoctor.log import Log
-from optdoctor.reader import Head, Reader, Source
-from optdoctor.text_format import NUMBER, clean_lines, lines_of, value_of
+from optdoctor.reading.log import Log
+from optdoctor.reading.reader import Head, Reader, Source
+from optdoctor.reading.text_format import NUMBER, clean_lines, lines_of, value_of
 
 _COUNT = r"\d{1,15}"
 _LOSS = re.compile(

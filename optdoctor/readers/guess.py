@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from optdoctor.lazy_regex import lazy
-from optdoctor.log import Log, number
-from optdoctor.reader import Head, Rank, Reader, Source
-from optdoctor.text_format import NUMBER, PAIRS, clean_lines, lines_of, value_of
+from optdoctor.reading.lazy_regex import lazy
+from optdoctor.reading.log import Log, number
+from optdoctor.reading.reader import Head, Rank, Reader, Source
+from optdoctor.reading.text_format import NUMBER, PAIRS, clean_lines, lines_of, value_of
 
 _QUANTITY = (
     r"loss|cost|nll|objective|criterion|perplexity|\bppl\b|elbo|likelihood|entropy|\bkl\b|"

@@ -6,7 +6,7 @@ columns of its own (q0 to q3), empty where none fell into it.
 
 import re
 
-from optdoctor.table_format import Meaning, table_reader
+from optdoctor.reading.table_format import Meaning, table_reader
 
 _QUARTER = re.compile(r"_q[0-3](_mean)?$")
 _LOSSES = ("loss", "loss_mean", "mse_loss_mean", "mse_loss", "mse", "mse_mean")

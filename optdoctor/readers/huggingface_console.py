@@ -12,11 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from math import gcd
 
-from optdoctor.lazy_regex import lazy
-from optdoctor.log import MAX_NAME, Log, number
-from optdoctor.overflow_lines import add_overflow
-from optdoctor.reader import Head, Reader, Source
-from optdoctor.readers.huggingface_rows import (
+from optdoctor.reading.huggingface_rows import (
     ALIASES,
     LOSSES,
     STEP_OF_TOTAL,
@@ -24,7 +20,11 @@ from optdoctor.readers.huggingface_rows import (
     is_final,
     is_same_row,
 )
-from optdoctor.readers.uniform_rows import UniformRows, learn
+from optdoctor.reading.lazy_regex import lazy
+from optdoctor.reading.log import MAX_NAME, Log, number
+from optdoctor.reading.overflow_lines import add_overflow
+from optdoctor.reading.reader import Head, Reader, Source
+from optdoctor.reading.uniform_rows import UniformRows, learn
 
 _ESCAPE = lazy(r"\x1b\[[0-?]*[ -/]*[@-~]|\x08+")
 _QUOTES = str.maketrans("‘’“”", "''\"\"")  # noqa: RUF001  as word processors set them

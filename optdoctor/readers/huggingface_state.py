@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from optdoctor.log import Log
-from optdoctor.reader import HEAD_BYTES, MAX_LINE, Head, Reader, Source, Unreadable
-from optdoctor.readers.huggingface_rows import ALIASES, STEP, Rows
-from optdoctor.readers.uniform_rows import JSON_NUMBER, JSON_PAIR, UniformRows, learn
+from optdoctor.reading.huggingface_rows import ALIASES, STEP, Rows
+from optdoctor.reading.log import Log
+from optdoctor.reading.reader import HEAD_BYTES, MAX_LINE, Head, Reader, Source, Unreadable
+from optdoctor.reading.uniform_rows import JSON_NUMBER, JSON_PAIR, UniformRows, learn
 
 _HISTORY = re.compile(r'"log_history"\s*:\s*\[')
 _LONGEST_BEGINNING = 200  # characters that an unfinished `_HISTORY` may take

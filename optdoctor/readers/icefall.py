@@ -1,6 +1,6 @@
 """icefall (k2): the loss of one batch and, as `tot_loss`, a decaying mean; batches from 0."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="icefall",

@@ -5,7 +5,7 @@ The loss of an evaluation is taken from its perplexity, which is per token in al
 
 import math
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 _EVALUATION = {"ppl": "eval_loss", "loss": ""}
 

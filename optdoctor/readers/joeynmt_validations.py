@@ -5,7 +5,7 @@ Its loss is a sum over the data in most versions; the perplexity is per token in
 
 import math
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="joeynmt-validations",

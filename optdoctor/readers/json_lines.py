@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from optdoctor.knowledge.log_names import FREE_NAMES, STEP_NAMES, UNUSED_NAMES
-from optdoctor.lazy_regex import lazy
-from optdoctor.log import MAX_STEP, Log, number
-from optdoctor.reader import Head, Rank, Reader, Source
-from optdoctor.readers.huggingface_rows import (
+from optdoctor.reading.huggingface_rows import (
     STEP_OF_TOTAL,
     Column,
     hides_nan,
     is_unused,
 )
-from optdoctor.readers.uniform_rows import JSON_NUMBER, JSON_PAIR, UniformRows, learn
+from optdoctor.reading.lazy_regex import lazy
+from optdoctor.reading.log import MAX_STEP, Log, number
+from optdoctor.reading.reader import Head, Rank, Reader, Source
+from optdoctor.reading.uniform_rows import JSON_NUMBER, JSON_PAIR, UniformRows, learn
 
 _SNIFFED_LINES = 100
 _STEPS = (

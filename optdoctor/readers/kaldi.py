@@ -6,7 +6,7 @@ the same under the same name with the sign already turned.
 
 from operator import neg
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 _OVER = r" over [\d.]+ frames"
 _OF_PHASE = (

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from optdoctor.knowledge.log_names import FREE_NAMES
-from optdoctor.lazy_regex import lazy
-from optdoctor.log import Log
-from optdoctor.reader import Head, Reader, Source
-from optdoctor.text_format import NUMBER, clean_lines, value_of
+from optdoctor.reading.lazy_regex import lazy
+from optdoctor.reading.log import Log
+from optdoctor.reading.reader import Head, Reader, Source
+from optdoctor.reading.text_format import NUMBER, clean_lines, value_of
 
 _BLANKS = r"[ \t]{1,12}"
 _TIME = rf"\d[\d:]{{0,12}}(?:s|ms|us)?(?:{_BLANKS}\d{{1,9}}(?:s|ms|us)/(?:step|sample|epoch))?"

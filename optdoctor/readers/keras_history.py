@@ -10,9 +10,9 @@ from itertools import chain, pairwise
 import numpy as np
 
 from optdoctor.knowledge.log_names import FREE_NAMES
-from optdoctor.lazy_regex import lazy
-from optdoctor.log import Log, number
-from optdoctor.reader import Head, Reader, Source, Unreadable
+from optdoctor.reading.lazy_regex import lazy
+from optdoctor.reading.log import Log, number
+from optdoctor.reading.reader import Head, Reader, Source, Unreadable
 
 _NUMBER = r"(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|-?(?:nan|inf|NaN|Infinity)|null|None)"
 _KEY = r"""(["'])(?P<key>[^"'\\]{1,100})\1\s*:\s*\["""

@@ -1,6 +1,6 @@
 """kohya's sd-scripts and musubi-tuner: a bar with the mean loss of an epoch's newest updates."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="kohya",

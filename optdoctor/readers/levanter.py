@@ -1,6 +1,6 @@
 """levanter: a progress bar written to the log, its step in thousands from 1.00kit on."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="levanter",

@@ -7,9 +7,9 @@ micro-batch's, that of a new one a mean over as many as an update takes: the las
 
 from dataclasses import replace
 
-from optdoctor.log import Log
-from optdoctor.reader import Source
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.log import Log
+from optdoctor.reading.reader import Source
+from optdoctor.reading.text_format import Line, TextFormat
 
 _OLD = r"\biter <micro_step> step <step>: loss <loss>, iter time: [\d.]+ ms"
 _NEW = (

@@ -1,6 +1,6 @@
 """llm.c: its main.log (`trl` and `tel`: losses on training and test data) and its console."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="llm-c",

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from itertools import chain, islice, pairwise
 
 from optdoctor.knowledge.log_names import FREE_NAMES, STEP_NAMES
-from optdoctor.log import Log, number
-from optdoctor.reader import Head, Rank, Reader, Source, Unreadable
-from optdoctor.table_header import Header, Meaning, find_header, table_lines
+from optdoctor.reading.log import Log, number
+from optdoctor.reading.reader import Head, Rank, Reader, Source, Unreadable
+from optdoctor.reading.table_header import Header, Meaning, find_header, table_lines
 
 _KEYS = ("key", "metric", "tag", "metric_name", "metric_key", "name")
 _VALUES = ("value", "metric_value")

@@ -1,6 +1,6 @@
 """maskrcnn-benchmark and what descends from it: a window median (mean of the run)."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="maskrcnn-benchmark",

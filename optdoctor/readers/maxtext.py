@@ -1,6 +1,6 @@
 """MaxText: a line an update, numbered from 0, with names that hold slashes."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="maxtext",

@@ -6,7 +6,7 @@ is it where every update of the interval was skipped, which the line counts.
 
 import math
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 _SKIPPED, _NAN = "number of skipped iterations", "number of nan iterations"
 _LOSSES = ("lm loss", "lm-loss", "lm_loss", "loss")

@@ -7,8 +7,8 @@ step that was not measured. Older files hold a list of values instead of steps.
 import re
 from collections.abc import Iterator
 
-from optdoctor.log import MAX_STEP, Log, number
-from optdoctor.reader import Head, Reader, Source
+from optdoctor.reading.log import MAX_STEP, Log, number
+from optdoctor.reading.reader import Head, Reader, Source
 
 _NUMBER = r"(?>[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|NaN|Infinity))"
 _TOKEN = re.compile(

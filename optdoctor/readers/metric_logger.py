@@ -6,7 +6,7 @@ far. `Averaged stats` repeats the newest values. Epochs and updates count from 0
 
 import math
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="metric-logger",

@@ -1,6 +1,6 @@
 """MLX-LM: the mean loss since the last report, and a validation line before the updates begin."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="mlx-lm",

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from optdoctor.knowledge.log_names import FREE_NAMES, UNUSED_NAMES
-from optdoctor.log import Log, number
-from optdoctor.reader import Head, Reader, Source
+from optdoctor.reading.log import Log, number
+from optdoctor.reading.reader import Head, Reader, Source
 
 _ROW = re.compile(r'\s*\{"mode": "(?:train|val)", "epoch": \d+, "iter": \d+')
 

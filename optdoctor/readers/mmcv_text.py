@@ -3,7 +3,7 @@
 A row is the mean of the iterations since the one before it: one NaN makes all of them NaN.
 """
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="mmcv",

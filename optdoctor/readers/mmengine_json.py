@@ -4,7 +4,7 @@ The step of an evaluation is an epoch where the run is counted in epochs, so tha
 newest row.
 """
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="mmengine-json",

@@ -4,7 +4,7 @@ A row is the mean of the newest iterations, 10 where the configuration does not 
 second number of an evaluation is its own batch.
 """
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 _NOT_MMCV = r"(?!\s*(?:lr\w*:\s*[-+.\de]+\s*)+,)"
 

@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from optdoctor.log import Log
-from optdoctor.reader import Head, Reader, Source
-from optdoctor.readers.epoch_clock import EpochClock
-from optdoctor.text_format import NUMBER, clean_lines, lines_of, value_of
+from optdoctor.reading.epoch_clock import EpochClock
+from optdoctor.reading.log import Log
+from optdoctor.reading.reader import Head, Reader, Source
+from optdoctor.reading.text_format import NUMBER, clean_lines, lines_of, value_of
 
 _BATCH = re.compile(
     r"\[?Epoch ?\[?(?P<epoch>\d{1,9})\] ?\[?Batch ?\[?(?:\d{1,9}-)?(?P<batch>\d{1,9})\],?"

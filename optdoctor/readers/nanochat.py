@@ -1,6 +1,6 @@
 """nanochat: pretraining with a smoothed loss, and evaluations in bits per byte."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="nanochat",

@@ -8,9 +8,9 @@ import math
 import re
 from dataclasses import replace
 
-from optdoctor.log import Log
-from optdoctor.reader import Source
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.log import Log
+from optdoctor.reading.reader import Source
+from optdoctor.reading.text_format import Line, TextFormat
 
 _BITS = r"(?: (?:BPC|bpc|BPB|bpb|bits)\b)?"
 _IN_BITS = {

@@ -1,6 +1,6 @@
 """NeMo 2: a line a logged update; the last validation loss is in all lines that follow it."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 _UNUSED = ("consumed_samples", "train_step_timing in s", "TFLOPS_per_GPU", "global_step")
 

@@ -1,6 +1,6 @@
 """NeMo Automodel: fields parted by bars, a key and its value by a blank."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 _UNUSED = ("mem", "tps", "num_label_tokens", "num_tokens_per_step", "tps_per_gpu", "mfu")
 

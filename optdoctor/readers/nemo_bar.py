@@ -1,6 +1,6 @@
 """NeMo's progress bar: one update, beside the steps that are finished."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="nemo-bar",

@@ -1,6 +1,6 @@
 """nnU-Net's training_log: means of an epoch, a line each. Its loss, Dice in it, falls below 0."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 _TIME = r"\d\d:\d\d:\d\d\.\d+: "
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from optdoctor.log import Log, number
-from optdoctor.reader import Head, Reader, Source
-from optdoctor.readers.huggingface_rows import Rows
+from optdoctor.reading.huggingface_rows import Rows
+from optdoctor.reading.log import Log, number
+from optdoctor.reading.reader import Head, Reader, Source
 
 _MARK = "training loss"
 _MARKS = ("Training Loss", "Training loss", "training loss", "TRAINING LOSS")

@@ -1,6 +1,6 @@
 """OLMo and OLMo-core: a block a record, the step in its first line, `name=value` in the others."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 _VALIDATION = ("c4_en-validation", "pile-validation", "c4_en", "pile", "v3-small-ppl-validation")
 

@@ -4,7 +4,7 @@
 counted.
 """
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="open-clip",

@@ -5,7 +5,7 @@ Old versions print a perplexity only. A row is the mean since the one before it.
 
 import math
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 
 def _fix(values: dict[str, float]) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """PaddleClas: means since the epoch began; updates of an epoch count from 0."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="paddleclas",

@@ -1,6 +1,6 @@
 """PaddleDetection: medians of the newest 20 updates; epochs and updates count from 0."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="paddledetection",

@@ -1,6 +1,6 @@
 """PaddleOCR: medians of the newest 20 updates; NaN stands there as `nanxxx`."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="paddleocr",

@@ -1,6 +1,6 @@
 """PaddleSeg: means over the iterations since the last line."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="paddleseg",

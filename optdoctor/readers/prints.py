@@ -10,10 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 
-from optdoctor.lazy_regex import lazy
-from optdoctor.log import Log
-from optdoctor.reader import Head, Rank, Reader, Source
-from optdoctor.text_format import NUMBER, PAIRS, add_overflow, clean_lines, lines_of, value_of
+from optdoctor.reading.lazy_regex import lazy
+from optdoctor.reading.log import Log
+from optdoctor.reading.reader import Head, Rank, Reader, Source
+from optdoctor.reading.text_format import (
+    NUMBER,
+    PAIRS,
+    add_overflow,
+    clean_lines,
+    lines_of,
+    value_of,
+)
 
 _TRAINING = frozenset({"train", "training", "tr", "trn"})
 _EVALUATION = frozenset(

@@ -3,7 +3,7 @@
 How many make an update is not said, so that rows are counted.
 """
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="pytorch-mnist",

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from optdoctor.reader import Head, Rank, Reader
+from optdoctor.reading.reader import Head, Rank, Reader
 
 INDEX = Path(__file__).with_name("index.json")
 """{module: rank and marks of its reader, null where it holds none}; `make docs` writes it."""

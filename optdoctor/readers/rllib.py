@@ -7,7 +7,7 @@ The aim is the reward, NaN until the first episode ends. Losses stand in columns
 
 import re
 
-from optdoctor.table_format import Meaning, table_reader
+from optdoctor.reading.table_format import Meaning, table_reader
 
 _MARKS = {"timesteps_total", "time_this_iter_s", "num_env_steps_sampled_lifetime"}
 _LOSSES = ("total_loss", "vf_loss", "critic_loss", "qf_loss", "mean_td_error")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optdoctor.channels import Axis, channel, is_channel
-from optdoctor.reader import Unreadable
+from optdoctor.reading.reader import Unreadable
 from optdoctor.trace import Event, EventKind, Fact, Kind, Recorder, TensorInfo, Trace, Vitals
 
 SCHEMA = "optdoctor/run-1"

@@ -5,7 +5,7 @@ The columns: epoch, running mean of the loss, its exponential, rate, date, time,
 
 from dataclasses import replace
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 _FORMAT = TextFormat(
     name="rwkv",

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from optdoctor.knowledge.log_names import FREE_NAMES
-from optdoctor.log import Log
-from optdoctor.reader import Head, Reader, Source
-from optdoctor.text_format import NUMBER, clean_lines, value_of
+from optdoctor.reading.log import Log
+from optdoctor.reading.reader import Head, Reader, Source
+from optdoctor.reading.text_format import NUMBER, clean_lines, value_of
 
 _EDGE = re.compile(r"(?:^|\s)-{10,}\s*$")
 _CELLS = re.compile(

@@ -1,6 +1,6 @@
 """scikit-learn's MLPClassifier and MLPRegressor with `verbose=True`: a row an epoch."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="scikit-learn",

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from optdoctor.log import Log, number
-from optdoctor.reader import Head, Reader, Source
-from optdoctor.text_format import clean_lines
+from optdoctor.reading.log import Log, number
+from optdoctor.reading.reader import Head, Reader, Source
+from optdoctor.reading.text_format import clean_lines
 
 _HEADER = re.compile(r"(?<!\S)(?:E[ \t]{1,12}#|Itn)[ \t]{1,12}(?=\S)")
 _SHARED = ("tok2vec", "trans", "transformer", "tok2...")

@@ -1,6 +1,6 @@
 """SpeechBrain's train_log.txt: one line an epoch."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="speechbrain",

@@ -4,7 +4,7 @@ Train lines carry the number of the update, validation lines that of the updates
 Later records print no training loss.
 """
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="modded-nanogpt",

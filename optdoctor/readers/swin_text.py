@@ -4,7 +4,7 @@ The first number is the loss of one update, that in brackets the mean of the epo
 gradient norm is infinite where the scaler skipped the update. Epochs and updates count from 0.
 """
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="swin",

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from optdoctor.log import Log
-from optdoctor.reader import Head, Rank, Reader, Source, Unreadable
-from optdoctor.readers.curve_names import fill, meaning_of
-from optdoctor.readers.event_file import read_file
-from optdoctor.readers.event_folder import event_files
-from optdoctor.readers.event_points import Points
-from optdoctor.readers.event_record import HEADER, length_at, record_at
+from optdoctor.reading.curve_names import fill, meaning_of
+from optdoctor.reading.event_file import read_file
+from optdoctor.reading.event_folder import event_files
+from optdoctor.reading.event_points import Points
+from optdoctor.reading.event_record import HEADER, length_at, record_at
+from optdoctor.reading.log import Log
+from optdoctor.reading.reader import Head, Rank, Reader, Source, Unreadable
 from optdoctor.store import IntArray
 from optdoctor.trace import Trace
 

@@ -5,7 +5,7 @@ is the step: it moves by 100 a line. The rate of characters may exceed 100. Line
 and an evaluation, which names the first counter of an earlier model, is glued to a line.
 """
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="tesseract",

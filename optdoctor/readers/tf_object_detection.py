@@ -3,7 +3,7 @@
 Two loggers write each line, so most of them stand twice.
 """
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="tf-object-detection",

@@ -1,6 +1,6 @@
 """TensorFlow 1: the trainers of slim and of Estimator. Two loggers may write each line twice."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 _BY_HOOK = r"(?:tensorflow:|basic_session_run_hooks\.py:\d+\] )"
 

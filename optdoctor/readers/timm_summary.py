@@ -4,7 +4,7 @@ It trains with smoothed labels (its default), mixed ones or a binary cross entro
 with a plain cross entropy: its two losses are different functions.
 """
 
-from optdoctor.table_format import Meaning, table_reader
+from optdoctor.reading.table_format import Meaning, table_reader
 
 
 def _claim(names: tuple[str, ...], _: str) -> Meaning | None:

@@ -1,6 +1,6 @@
 """timm's train.py and OpenPCDet's: the loss of one update and, in brackets, the epoch's so far."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="timm-console",

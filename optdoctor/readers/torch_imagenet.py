@@ -4,7 +4,7 @@
 0, since 2022 from 1; epochs from 0, in some scripts from 1.
 """
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="torch-imagenet",

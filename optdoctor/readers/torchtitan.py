@@ -3,7 +3,7 @@
 A lookbehind keeps the line of a validation from counting as training.
 """
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="torchtitan",

@@ -1,6 +1,6 @@
 """torchtune: `Step N | key:value ..` of its loggers, and the text on its progress bar."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 _SPEED = ("tokens_per_second_per_gpu", "tokens_per_second", "iterations_per_second")
 _MEMORY = ("active", "alloc", "allocated", "reserved")

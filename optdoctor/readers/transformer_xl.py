@@ -1,6 +1,6 @@
 """Transformer-XL: a line a window of updates, whose mean it holds, and one an evaluation."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="transformer-xl",

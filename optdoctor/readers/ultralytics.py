@@ -3,7 +3,7 @@
 The training loss is the sum of its parts, whichever the task has: box, cls, dfl, obj, seg, pose.
 """
 
-from optdoctor.table_format import Meaning, table_reader
+from optdoctor.reading.table_format import Meaning, table_reader
 
 _LR = ("lr/pg1", "x/lr1", "lr/pg0", "x/lr0", "lr/0")
 """Group 1 holds the weights; group 0 the biases, whose warmup falls."""

@@ -8,9 +8,9 @@ it as `total`.
 import re
 from collections.abc import Iterator
 
-from optdoctor.log import Log
-from optdoctor.reader import Head, Reader, Source
-from optdoctor.text_format import NUMBER, clean_lines, value_of
+from optdoctor.reading.log import Log
+from optdoctor.reading.reader import Head, Reader, Source
+from optdoctor.reading.text_format import NUMBER, clean_lines, value_of
 
 _HEADER = re.compile(r"\s*Epoch\s+(?:GPU_mem|gpu_mem)\s+(?P<names>\S.*)")
 _ROW = re.compile(

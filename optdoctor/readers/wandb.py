@@ -14,10 +14,10 @@ from typing import BinaryIO
 import numpy as np
 
 from optdoctor.knowledge.log_names import STEP_NAMES
-from optdoctor.log import Log, number
-from optdoctor.reader import Head, Rank, Reader, Source
-from optdoctor.readers.curve_names import OWN, Floats, Meaning, fill, meaning_of
-from optdoctor.readers.protobuf import BYTES, FIXED64, VARINT, Malformed, fields, signed, varint
+from optdoctor.reading.curve_names import OWN, Floats, Meaning, fill, meaning_of
+from optdoctor.reading.log import Log, number
+from optdoctor.reading.protobuf import BYTES, FIXED64, VARINT, Malformed, fields, signed, varint
+from optdoctor.reading.reader import Head, Rank, Reader, Source
 from optdoctor.store import IntArray
 
 MAGIC = b":W&B"

@@ -3,7 +3,7 @@
 from itertools import takewhile
 
 from optdoctor.knowledge.log_names import FREE_NAMES, STEP_NAMES
-from optdoctor.table_format import Meaning, table_reader
+from optdoctor.reading.table_format import Meaning, table_reader
 
 _EDGES = ("__MIN", "__MAX")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from optdoctor.log import Log
-from optdoctor.reader import HEAD_BYTES, Head, Reader, Source
-from optdoctor.readers.curve_names import Floats, Meaning, fill, meaning_of
 from optdoctor.readers.wandb import numbers_of
+from optdoctor.reading.curve_names import Floats, Meaning, fill, meaning_of
+from optdoctor.reading.log import Log
+from optdoctor.reading.reader import HEAD_BYTES, Head, Reader, Source
 from optdoctor.store import IntArray
 
 _MARKS = {"_runtime", "_timestamp", "_step"}

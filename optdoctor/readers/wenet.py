@@ -1,6 +1,6 @@
 """WeNet and WeKws: `TRAIN Batch <epoch>/<batch> loss ..` of one batch, from each rank; from 0."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="wenet",

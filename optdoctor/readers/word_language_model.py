@@ -3,7 +3,7 @@
 A row is the mean since the row before; the line of an epoch's end holds the validation loss.
 """
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="word-language-model",

@@ -1,6 +1,6 @@
 """YOLOX and ByteTrack: the newest update; sizes and clocks between the losses."""
 
-from optdoctor.text_format import Line, TextFormat
+from optdoctor.reading.text_format import Line, TextFormat
 
 READER = TextFormat(
     name="yolox",

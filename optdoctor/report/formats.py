@@ -2,8 +2,8 @@
 
 import sys
 
-from optdoctor.reader import Rank, Reader
 from optdoctor.readers import registry
+from optdoctor.reading.reader import Rank, Reader
 from optdoctor.report.wording import beginning
 
 RANKS = {

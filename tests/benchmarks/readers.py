@@ -267,7 +267,7 @@ def text(folder: Path, full: bool) -> bool:
     from unittest import mock
 
     from optdoctor.readers import read
-    from optdoctor.text_stretches import Stretches
+    from optdoctor.reading.text_stretches import Stretches
 
     def line_by_line(path: Path) -> None:
         with mock.patch.object(Stretches, "add", lambda self, lines: [*map(self._by_line, lines)]):

@@ -29,8 +29,8 @@ from tqdm import tqdm
 import optdoctor
 from optdoctor.findings import Diagnosis, Severity, Verdict
 from optdoctor.live.doctor import Doctor
-from optdoctor.log import MAX_METRICS
 from optdoctor.readers.run_record import FINDINGS, json_rows
+from optdoctor.reading.log import MAX_METRICS
 from optdoctor.report import text
 
 UNDERFLOW, EPSILON = "second-moment-underflow", "epsilon-below-precision"

@@ -2,8 +2,8 @@
 
 import math
 
-from optdoctor.reader import Source
 from optdoctor.readers import read_source
+from optdoctor.reading.reader import Source
 from optdoctor.trace import Trace
 
 

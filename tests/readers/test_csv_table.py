@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from optdoctor.reader import Source, Unreadable
 from optdoctor.readers import read_source
+from optdoctor.reading.reader import Source, Unreadable
 from optdoctor.trace import Trace
 
 

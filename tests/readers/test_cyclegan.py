@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from optdoctor.readers.epoch_clock import EpochClock
+from optdoctor.reading.epoch_clock import EpochClock
 from optdoctor.trace import Trace
 from tests.text_logs import read_lines, rows_of
 

@@ -2,8 +2,8 @@
 
 import math
 
-from optdoctor.reader import Head
 from optdoctor.readers.deepspeed_examples import READER
+from optdoctor.reading.reader import Head
 from tests.readers.language_model_logs import read, rows
 
 STEP = (

@@ -4,8 +4,8 @@ import pytest
 
 from optdoctor import diagnose
 from optdoctor.findings import Verdict
-from optdoctor.reader import Head, Source
 from optdoctor.readers import claiming, read_source
+from optdoctor.reading.reader import Head, Source
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from optdoctor.reader import Source, Unreadable
-from optdoctor.readers import huggingface_console, read_source, uniform_rows
+from optdoctor.readers import huggingface_console, read_source
+from optdoctor.reading import uniform_rows
+from optdoctor.reading.reader import Source, Unreadable
 from optdoctor.trace import Trace
 
 BAR = "  3%|▎         | 3/100 [00:01<00:30,  3.20it/s]"

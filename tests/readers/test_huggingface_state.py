@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optdoctor.log import Log
-from optdoctor.reader import Source, Unreadable
 from optdoctor.readers import huggingface_state, read_source
+from optdoctor.reading.log import Log
+from optdoctor.reading.reader import Source, Unreadable
 from optdoctor.trace import Trace
 
 

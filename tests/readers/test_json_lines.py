@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optdoctor.log import MAX_METRICS, Log
-from optdoctor.reader import Head, Source
 from optdoctor.readers import json_lines, read_source
+from optdoctor.reading.log import MAX_METRICS, Log
+from optdoctor.reading.reader import Head, Source
 from optdoctor.trace import Trace
 
 

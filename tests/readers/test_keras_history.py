@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from optdoctor.reader import Head
 from optdoctor.readers.keras_history import READER
+from optdoctor.reading.reader import Head
 from tests.readers.tables import facts, read, steps, values
 
 HISTORY = {"loss": [2.5, 2.25, 2.0], "val_loss": [2.75, 2.5, 2.375], "accuracy": [0.1, 0.2, 0.3]}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from optdoctor.reader import Unreadable
+from optdoctor.reading.reader import Unreadable
 from tests.readers.tables import read, steps, values
 
 

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from optdoctor.reader import Head, Source
 from optdoctor.readers import notebook_table, read_source
+from optdoctor.reading.reader import Head, Source
 from optdoctor.trace import Trace
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from optdoctor.reader import Head, Source
 from optdoctor.readers import claiming, read_source
+from optdoctor.reading.reader import Head, Source
 from optdoctor.trace import Trace
 
 

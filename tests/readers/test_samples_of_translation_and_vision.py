@@ -5,8 +5,8 @@ Facts say what their losses are; the channels show that clocks, sizes and counte
 
 import pytest
 
-from optdoctor.reader import Source
 from optdoctor.readers import read_source, readers
+from optdoctor.reading.reader import Source
 
 _KNOWN = ("loss_base", "loss_form", "loss_kind", "loss_window", "nan_filter", "step_source")
 EXPECTED: dict[str, tuple[dict[str, object], list[str]]] = {

@@ -1,7 +1,7 @@
 """Boxes of Stable-Baselines and its kin."""
 
-from optdoctor.reader import Head
 from optdoctor.readers import claiming
+from optdoctor.reading.reader import Head
 from optdoctor.trace import Trace
 from tests.text_logs import read_lines, rows_of
 

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from optdoctor import readers
-from optdoctor.reader import Source, Unreadable
-from optdoctor.readers import event_file, event_rounds, event_shapes, read_source
-from optdoctor.readers.curve_names import meaning_of
-from optdoctor.readers.event_file import read_file
-from optdoctor.readers.event_points import Points
+from optdoctor.readers import read_source
 from optdoctor.readers.tensorboard import READER, event_files, read_folder
+from optdoctor.reading import event_file, event_rounds, event_shapes
+from optdoctor.reading.curve_names import meaning_of
+from optdoctor.reading.event_file import read_file
+from optdoctor.reading.event_points import Points
+from optdoctor.reading.reader import Source, Unreadable
 from optdoctor.trace import Trace
 
 pytest.importorskip("tensorboard")

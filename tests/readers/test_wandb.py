@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optdoctor import readers
-from optdoctor.reader import Source, Unreadable
 from optdoctor.readers import read_source, wandb
+from optdoctor.reading.reader import Source, Unreadable
 from optdoctor.trace import Trace
 
 HEADER = struct.pack("<4sHB", b":W&B", 0xBEE1, 0)

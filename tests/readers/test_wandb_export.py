@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from optdoctor.reader import Unreadable
+from optdoctor.reading.reader import Unreadable
 from tests.readers.tables import read, steps, values
 
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from optdoctor.reader import Source
 from optdoctor.readers import read_source
 from optdoctor.readers.wandb_summary import READER
+from optdoctor.reading.reader import Source
 from optdoctor.trace import Trace
 
 OWN = {"_step": 499, "_runtime": 12.5, "_timestamp": 1.7e9, "_wandb": {"runtime": 12}}

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from optdoctor.reader import Source
 from optdoctor.readers import read_source
+from optdoctor.reading.reader import Source
 from optdoctor.report import table
 from optdoctor.synthetic import make_trace
 from optdoctor.trace import Trace

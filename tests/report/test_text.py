@@ -19,8 +19,8 @@ from optdoctor.findings import (
     Status,
     Treatment,
 )
-from optdoctor.reader import Source
 from optdoctor.readers import read_source
+from optdoctor.reading.reader import Source
 from optdoctor.report import footer, markdown, page, slots
 from optdoctor.report.account import account
 from optdoctor.report.tensors import fold

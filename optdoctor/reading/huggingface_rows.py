@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from optdoctor.lazy_regex import lazy
-from optdoctor.log import MAX_STEP, Log, number
+from optdoctor.reading.lazy_regex import lazy
+from optdoctor.reading.log import MAX_STEP, Log, number
 
 Column = NDArray[np.float64] | np.ma.MaskedArray[Any, Any]
 

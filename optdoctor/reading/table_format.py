@@ -16,10 +16,10 @@ from typing import cast
 
 import numpy as np
 
-from optdoctor.log import Log, number
-from optdoctor.reader import Head, Rank, Reader, Source, Unreadable, decode
-from optdoctor.table_clock import TableClock, present_rows
-from optdoctor.table_header import (
+from optdoctor.reading.log import Log, number
+from optdoctor.reading.reader import Head, Rank, Reader, Source, Unreadable, decode
+from optdoctor.reading.table_clock import TableClock, present_rows
+from optdoctor.reading.table_header import (
     Claim,
     Header,
     find_header,
@@ -27,8 +27,8 @@ from optdoctor.table_header import (
     table_lines,
     table_of,
 )
-from optdoctor.table_header import Meaning as Meaning
-from optdoctor.table_rows import NO_VALUE, Block, from_bytes, from_cells, is_row
+from optdoctor.reading.table_header import Meaning as Meaning
+from optdoctor.reading.table_rows import NO_VALUE, Block, from_bytes, from_cells, is_row
 
 _SNIFFED_ROWS = 1000
 _LARGE = 1 << 18  # bytes from which pyarrow is worth its import

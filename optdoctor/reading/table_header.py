@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from optdoctor.knowledge.log_names import FREE_NAMES
-from optdoctor.reader import MAX_LINE, Head
-from optdoctor.table_rows import NO_VALUE, Table, are_integers, cells_of, is_row
+from optdoctor.reading.reader import MAX_LINE, Head
+from optdoctor.reading.table_rows import NO_VALUE, Table, are_integers, cells_of, is_row
 from optdoctor.trace import Fact
 
 KNOWN_METRICS = frozenset({"accuracy", "acc", "val_accuracy", "val_acc"})

@@ -13,8 +13,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from optdoctor.lazy_regex import lazy
-from optdoctor.log import number as to_number
+from optdoctor.reading.lazy_regex import lazy
+from optdoctor.reading.log import number as to_number
 
 MIN_ROWS = 8
 """Rows in a stretch below which it is not worth the trouble."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from optdoctor.readers.protobuf import (
+from optdoctor.reading.protobuf import (
     BYTES,
     FIXED32,
     FIXED64,

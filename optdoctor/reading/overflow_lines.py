@@ -1,7 +1,7 @@
 """The lines in which gradient scalers say that they skipped an update."""
 
-from optdoctor.lazy_regex import lazy
-from optdoctor.log import Log, number
+from optdoctor.reading.lazy_regex import lazy
+from optdoctor.reading.log import Log, number
 
 _SCALE = r"(\d[\d.]*(?:[eE][-+]?\d+)?|inf)"
 _SPELLINGS = tuple(

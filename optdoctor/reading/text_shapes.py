@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Generic, Protocol, TypeVar, cast
 
-from optdoctor.lazy_regex import lazy
+from optdoctor.reading.lazy_regex import lazy
 from optdoctor.trace import Fact
 
 PLACES = ("step", "iter", "per_epoch", "total")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optdoctor.columns import MAX_STEP, AnyColumn, Values
+from optdoctor.reading.columns import MAX_STEP, AnyColumn, Values
 from optdoctor.store import IntArray
 
 

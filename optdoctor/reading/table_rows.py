@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from optdoctor.lazy_regex import lazy
-from optdoctor.log import number
+from optdoctor.reading.lazy_regex import lazy
+from optdoctor.reading.log import number
 
 Column = NDArray[np.float64] | np.ma.MaskedArray[Any, Any]
 """[T]; a masked element is a cell without a number."""

@@ -5,10 +5,10 @@ Checksums are not looked at. A length that the file does not hold ends the readi
 
 from typing import BinaryIO
 
-from optdoctor.readers.event_points import Piece, Points
-from optdoctor.readers.event_record import HEADER, length_at
-from optdoctor.readers.event_rounds import take_rounds
-from optdoctor.readers.event_shapes import take_shapes
+from optdoctor.reading.event_points import Piece, Points
+from optdoctor.reading.event_record import HEADER, length_at
+from optdoctor.reading.event_rounds import take_rounds
+from optdoctor.reading.event_shapes import take_shapes
 
 PIECE = 1 << 20
 MAX_RECORD = 1 << 26

@@ -6,8 +6,8 @@ checksums are taken at once.
 
 import numpy as np
 
-from optdoctor.readers.event_points import Bytes, Numbers, Piece, clear_numbers, column
-from optdoctor.readers.event_record import FOOTER, HEADER, Record
+from optdoctor.reading.event_points import Bytes, Numbers, Piece, clear_numbers, column
+from optdoctor.reading.event_record import FOOTER, HEADER, Record
 from optdoctor.store import IntArray
 
 _MOST_RECORDS = 1024

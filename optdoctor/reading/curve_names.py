@@ -28,8 +28,8 @@ from optdoctor.knowledge.curve_words import (
     TEST,
     TRAINING,
 )
-from optdoctor.lazy_regex import lazy
-from optdoctor.log import Log
+from optdoctor.reading.lazy_regex import lazy
+from optdoctor.reading.log import Log
 from optdoctor.store import IntArray
 
 Floats: TypeAlias = NDArray[np.float64]

@@ -12,9 +12,9 @@ from typing import Generic
 
 import numpy as np
 
-from optdoctor.columns import Values
-from optdoctor.log import Log
-from optdoctor.text_rows import (
+from optdoctor.reading.columns import Values
+from optdoctor.reading.log import Log
+from optdoctor.reading.text_rows import (
     Distances,
     Part,
     last_stated,
@@ -22,7 +22,16 @@ from optdoctor.text_rows import (
     merged_steps,
     steps_to_see,
 )
-from optdoctor.text_shapes import MAX_VARIANTS, Format, Group, K, Shape, Shapes, Variant, masks_of
+from optdoctor.reading.text_shapes import (
+    MAX_VARIANTS,
+    Format,
+    Group,
+    K,
+    Shape,
+    Shapes,
+    Variant,
+    masks_of,
+)
 
 _MAX_SHAPES = 8192  # and variants of them
 _MAX_CHARACTERS = 4096  # of a line whose shape is remembered

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from optdoctor.lazy_regex import lazy
-from optdoctor.reader import HEAD_BYTES, Head, Rank, Reader, Source, Unreadable, decode
+from optdoctor.reading.lazy_regex import lazy
+from optdoctor.reading.reader import HEAD_BYTES, Head, Rank, Reader, Source, Unreadable, decode
 
 _NUM_NEAREST = 3
 _FIRST_BYTES = 1 << 16

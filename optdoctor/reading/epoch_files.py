@@ -4,7 +4,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from optdoctor.source import Source
+from optdoctor.reading.source import Source
 
 FORMAT = "allennlp-json"
 """The reader of the files, joined."""

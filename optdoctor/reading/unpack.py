@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any, BinaryIO
 
 from optdoctor.errors import Unreadable
-from optdoctor.unzip import Packed, unzipped
+from optdoctor.reading.unzip import Packed, unzipped
 
 SIGNATURE_BYTES = 10
 PIECE_BYTES = 1 << 20

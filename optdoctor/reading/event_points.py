@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from optdoctor.readers.event_record import HEADER, Record, Scalar, length_at, numbers, record_at
+from optdoctor.reading.event_record import HEADER, Record, Scalar, length_at, numbers, record_at
 from optdoctor.store import IntArray
 
 PADDING = bytes(64)

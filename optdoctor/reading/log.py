@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from optdoctor.channels import Axis, channel, is_channel
-from optdoctor.columns import MAX_STEP as MAX_STEP
-from optdoctor.columns import AnyColumn, Block, Column, Values, within, without_repeats
 from optdoctor.knowledge.log_names import LOSS_NAMES, REWARD_NAMES
+from optdoctor.reading.columns import MAX_STEP as MAX_STEP
+from optdoctor.reading.columns import AnyColumn, Block, Column, Values, within, without_repeats
 from optdoctor.store import IntArray
 from optdoctor.trace import Event, EventKind, Fact, Reading, Trace
 

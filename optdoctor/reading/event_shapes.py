@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from optdoctor.readers.event_points import Bytes, Numbers, Piece, clear_numbers, column
-from optdoctor.readers.event_record import FOOTER, HEADER, Record
+from optdoctor.reading.event_points import Bytes, Numbers, Piece, clear_numbers, column
+from optdoctor.reading.event_record import FOOTER, HEADER, Record
 from optdoctor.store import IntArray
 
 _LONGEST = 1 << 12  # bytes of a summary beyond which it is parsed by itself

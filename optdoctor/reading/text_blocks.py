@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import AnyStr
 
-from optdoctor.unpack import PIECE_BYTES
+from optdoctor.reading.unpack import PIECE_BYTES
 
 MAX_LINE = 1 << 20
 """Characters of a line behind which the rest of it is dropped: it is no row of a log."""

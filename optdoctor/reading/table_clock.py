@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from optdoctor.log import Log
-from optdoctor.table_rows import Column
+from optdoctor.reading.log import Log
+from optdoctor.reading.table_rows import Column
 
 _MAX_RETURNS = 100  # of the epoch, beyond which it numbers nothing
 _MAX_EPOCHS = 1_000_000

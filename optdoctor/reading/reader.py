@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from optdoctor.errors import Unreadable
-from optdoctor.log import Log
-from optdoctor.source import HEAD_BYTES, Head, Source
-from optdoctor.text_blocks import MAX_LINE, decode
+from optdoctor.reading.log import Log
+from optdoctor.reading.source import HEAD_BYTES, Head, Source
+from optdoctor.reading.text_blocks import MAX_LINE, decode
 
 __all__ = ["HEAD_BYTES", "MAX_LINE", "Head", "Rank", "Reader", "Source", "Unreadable", "decode"]
 

@@ -23,13 +23,13 @@ from itertools import chain
 from types import MappingProxyType
 
 from optdoctor.knowledge.log_names import FREE_NAMES, UNUSED_NAMES
-from optdoctor.lazy_regex import lazy
-from optdoctor.log import MAX_NAME, Log, number
-from optdoctor.overflow_lines import add_overflow as add_overflow
-from optdoctor.reader import Head, Rank, Reader, Source
-from optdoctor.text_rows import Distances
-from optdoctor.text_shapes import PLACES, Span
-from optdoctor.text_stretches import Stretches
+from optdoctor.reading.lazy_regex import lazy
+from optdoctor.reading.log import MAX_NAME, Log, number
+from optdoctor.reading.overflow_lines import add_overflow as add_overflow
+from optdoctor.reading.reader import Head, Rank, Reader, Source
+from optdoctor.reading.text_rows import Distances
+from optdoctor.reading.text_shapes import PLACES, Span
+from optdoctor.reading.text_stretches import Stretches
 from optdoctor.trace import Fact
 
 NUMBER = (

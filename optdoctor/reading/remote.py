@@ -4,7 +4,7 @@ import io
 from typing import Any, BinaryIO
 
 from optdoctor.errors import Unreadable
-from optdoctor.lazy_regex import lazy
+from optdoctor.reading.lazy_regex import lazy
 
 _ADDRESS = lazy(r"[A-Za-z][A-Za-z0-9+.-]+(?:::[A-Za-z0-9+.-]+)*://")
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from optdoctor.readers.epoch_files import epoch_files
-from optdoctor.readers.event_folder import EVENT_FILE, event_files
+from optdoctor.reading.epoch_files import epoch_files
+from optdoctor.reading.event_folder import EVENT_FILE, event_files
 
 RECORD = "run.json"
 """The file that makes a folder a run record."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from optdoctor.errors import Unreadable
-from optdoctor.text_blocks import blocks_of, byte_blocks_of, decode, line_views_of
-from optdoctor.unpack import PIECE_BYTES, form_of, stream_of, unpacked
+from optdoctor.reading.text_blocks import blocks_of, byte_blocks_of, decode, line_views_of
+from optdoctor.reading.unpack import PIECE_BYTES, form_of, stream_of, unpacked
 
 HEAD_BYTES = 1 << 20
 """What a reader may look at before it claims a file."""

@@ -1,0 +1,1 @@
+"""What all log formats share: bytes, text and lines, tables, steps; formats are in `readers`."""

@@ -31,3 +31,7 @@ def __getattr__(name: str) -> Any:
             raise
         hint = f"optdoctor.{name} needs torch: pip install 'optdoctor[torch]'"
         raise ModuleNotFoundError(hint, name="torch") from error
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -22,7 +22,7 @@ KEPT_ROWS = 4096
 """Rows of a channel that come back from another process: more than any report draws."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Analysis:
     """What became of one run: a diagnosis and its trace, or the reason why there is none."""
 
@@ -33,6 +33,12 @@ class Analysis:
     remedy: str = ""
     is_ours: bool = False
     """Whether optdoctor failed, and not the file."""
+
+    def __repr__(self) -> str:
+        if self.diagnosis is None:
+            return f"<Analysis of {self.path!r}: {self.reason}>"
+        found = ", ".join(finding.rule for finding in self.diagnosis.findings)
+        return f"<Analysis of {self.path!r}: {self.diagnosis.verdict}{found and f' ({found})'}>"
 
 
 def analyze(
@@ -48,7 +54,7 @@ def analyze(
 
 
 def analyze_many(
-    paths: Iterable[str | Path],
+    paths: str | Path | Iterable[str | Path],
     *,
     reader: str | None = None,
     settings: Settings | None = None,
@@ -62,7 +68,8 @@ def analyze_many(
     `Client.get_executor()`; without it the runs are read one after another. What comes back from
     it keeps at most `KEPT_ROWS` rows a channel. `progress` is told how many of how many are done.
     """
-    runs = distinct(one for path in paths for one in expanded(path))
+    named = [paths] if isinstance(paths, str | Path) else paths
+    runs = distinct(one for path in named for one in expanded(path))
     return analyze_runs(
         list(runs), reader=reader, settings=settings, executor=executor, progress=progress
     )

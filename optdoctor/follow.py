@@ -104,9 +104,11 @@ class Follower:
         Raises:
             Unreadable: the path is no file, or no reader claims it before the end.
         """
-        if not self._path.is_file():
+        while not self._path.is_file():
             what = "a folder" if self._path.is_dir() else "no such file"
-            raise Unreadable(what, "name a log that a training writes", str(self._path))
+            may_come = not self._path.is_dir() and self._path.absolute().parent.is_dir()
+            if not may_come or not self._wait():
+                raise Unreadable(what, "name a log that a training writes", str(self._path))
         try:
             claim = self._claimed()
             trace = self._pulled(claim) if claim is not None else self._read_anew()

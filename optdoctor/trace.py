@@ -124,7 +124,7 @@ class _Declared(Mapping[str, Any]):
         return sum(1 for _ in self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
     """A run of channels and events. Immutable; a channel not measured has no series.
 
@@ -144,6 +144,11 @@ class Trace:
     """Lines of the log that held no row."""
     reading: Reading | None = None
     """What the reader did; None for a run that was not read from a log."""
+
+    def __repr__(self) -> str:
+        first, last = self.steps
+        channels = ", ".join(self.series)
+        return f"<Trace of {self.origin!r}: steps {first}-{last}, channels {channels or 'none'}>"
 
     @property
     def steps(self) -> tuple[int, int]:

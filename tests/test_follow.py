@@ -138,6 +138,12 @@ def test_the_end_is_what_analyze_says_of_the_whole_file(tmp_path: Path, shift: i
     assert trace.steps == whole.trace.steps == (1, 90)
 
 
+def test_a_log_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    _, trace, _ = followed(path, [lambda: path.write_text(lines(1, 40))])
+    assert trace.series["loss"].rows == 40
+
+
 def test_a_missing_or_hopeless_file_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(Unreadable):
         Follower(tmp_path / "nowhere.log", lambda *_: None, idle_s=0.1).run()

@@ -4,9 +4,12 @@ A new finding is mended where it comes from and replayed here for good.
 """
 
 import io
+import json
 import os
+import struct
 import subprocess
 import sys
+import time
 import warnings
 import zipfile
 from contextlib import suppress
@@ -21,6 +24,7 @@ from optdoctor.findings import Status
 from optdoctor.live.journal import Journal
 from optdoctor.readers import read_source
 from optdoctor.reading.reader import Source, Unreadable
+from optdoctor.report import page
 from optdoctor.synthetic import make_trace
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "fuzz_readers.py"
@@ -60,6 +64,29 @@ def test_blanks_before_a_log_and_behind_it_change_no_row(
     for longer in (blank * 500 + data, data + blank * 500):
         assert read_or_refuse(longer) == read_or_refuse(longer, reader.name) == rows
     assert read_or_refuse(blank * 500, reader.name) == {}
+
+
+def test_a_row_of_twelve_thousand_names_is_read_in_time() -> None:
+    row = json.dumps({"step": 1, "loss": 2.5} | {f"loss{i}": 1.5 for i in range(12_000)})
+    started = time.process_time()
+    rows = read_or_refuse(f"{row}\n{row}\n{row}\n".encode(), "json-lines")
+    assert rows["loss"] == [(1, "2.5"), (2, "2.5"), (3, "2.5")]  # a step that stands still is none
+    assert time.process_time() - started < 3  # it was 5 s and more
+
+
+def test_a_signalling_nan_is_a_nan() -> None:
+    name = b"\x0a\x04loss"
+    data = b""
+    for step in range(60):
+        value = name + b"\x15" + (b"\x01\x00\xa0\x7f" if step == 30 else b"\x00\x00\x20\x40")
+        value = b"\x0a" + bytes([len(value)]) + value
+        event = b"\x10" + bytes([step + 1]) + b"\x2a" + bytes([len(value)]) + value
+        event = event if step else b"\x1a\x0dbrain.Event:2" + event
+        data += struct.pack("<QI", len(event), 0) + event + bytes(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows = read_or_refuse(data, "tensorboard")["loss"]
+    assert (len(rows), rows[29], rows[30]) == (60, (30, "2.5"), (31, "nan"))
 
 
 def test_a_file_that_is_passed_over_in_an_archive_is_no_place_for_a_bomb() -> None:
@@ -103,6 +130,20 @@ def test_no_rule_crashes_where_an_epoch_is_no_number(epoch: float) -> None:
     trace = make_trace(loss=loss, epoch=epochs, loss_form="running mean")
     assert trace.facts["loss_form"] == "running mean"
     assert not diagnose(trace).with_status(Status.CRASHED)
+
+
+@pytest.mark.parametrize("rate", ["1e305", "1.7e308", "5e-324"])
+def test_no_rule_crashes_at_printed_rates_of_any_size(rate: str) -> None:
+    rates = [rate, "0.1234567890123"]
+    lines = [f"step {i} loss {2.5 - i / 400} lr {rates[i % 7 == 0]}" for i in range(1, 300)]
+    trace = read_source(Source("\n".join(lines).encode(), "log"))
+    assert trace.series["lr"].rows == 299
+    assert not diagnose(trace).with_status(Status.CRASHED)
+
+
+def test_a_page_draws_the_least_numbers_there_are() -> None:
+    trace = make_trace(loss=np.tile([5e-324, 0.0], 200))
+    assert page.render([(diagnose(trace), trace)])
 
 
 # Folders

@@ -131,3 +131,15 @@ def test_the_command_line_reads_many_in_processes_as_one_by_one(runs: Path) -> N
     assert alone.exit_code == together.exit_code == 1
     assert "1 of 13 runs is sick, 12 healthy" in alone.stdout
     assert together.stdout == alone.stdout
+
+
+def test_a_single_path_is_one_path_and_not_its_letters(runs: Path) -> None:
+    assert len(analyze_many(f"{runs}/**")) == len(analyze_many([f"{runs}/**"])) == 7
+    assert len(analyze_many(runs / "seed-1")) == 1
+
+
+def test_what_python_shows_of_results_is_short(runs: Path) -> None:
+    (found,) = analyze_many(runs / "seed-1")
+    assert len(repr(found.trace)) < 300
+    assert repr(found).endswith("metrics.csv': healthy>")
+    assert {"read", "diagnose", "analyze_many", "watch", "Unreadable"} <= set(dir(optdoctor))

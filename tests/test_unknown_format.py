@@ -149,7 +149,7 @@ def test_an_unknown_format_names_the_three_nearest_and_what_each_lacks(
     assert "nearest are one (no line like 'one 1'), two (no line like 'two 1 alpha beta')," in (
         f"{error.reason},"
     )
-    assert "docs/formats.md shows the 4 known formats" in error.remedy
+    assert "`optdoctor formats` lists the 4 known ones" in error.remedy
 
 
 def test_words_that_only_one_format_has_count_more() -> None:
@@ -175,7 +175,7 @@ def test_an_unknown_format_is_one_line_and_exit_2(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["analyze", str(path)])
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (2, "", 1)
     assert result.stderr.count("(no ") == 3
-    assert f"{len(readers.readers())} known formats" in result.stderr
+    assert f"lists the {len(readers.readers())} known ones" in result.stderr
 
 
 def test_every_reader_can_say_what_a_log_would_have_to_show() -> None:
@@ -222,3 +222,21 @@ def test_the_formats_are_listed_and_each_shows_its_sample() -> None:
     one = CliRunner().invoke(main, ["formats", "nanogpt"]).stdout
     assert "iter 0: loss" in one
     assert CliRunner().invoke(main, ["formats", "nothing"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "time,temperature\n1,20.5\n2,21.5\n3,20\n",
+            "nearest are csv (no header that names a loss)",
+        ),
+        ("time;temperature\n1;20,5\n2;21,5\n", "nearest are csv (no header that names a loss)"),
+        (
+            '{"a": 1}\n{"a": 2}\n',
+            "nearest are json-lines (no object a line with a number named loss)",
+        ),
+    ],
+)
+def test_a_table_or_json_lines_without_a_loss_is_told_so(text: str, told: str) -> None:
+    assert told in told_of(text).reason

@@ -1,5 +1,7 @@
 """`optdoctor formats [NAME]`."""
 
+from difflib import get_close_matches
+
 import click
 
 from optdoctor.cli.output import Command, say
@@ -16,5 +18,8 @@ def COMMAND(name: str | None) -> None:  # noqa: N802 - the registry's constant
         return
     page = formats.render(name)
     if page is None:
-        raise click.UsageError(f"no format is named {name!r}; `optdoctor formats` lists them")
+        near = get_close_matches(name, [reader.name for reader, _ in formats.known()], cutoff=0.3)
+        said = f"; did you mean {' or '.join(near)}?" if near else ""
+        listed = "; `optdoctor formats` lists them"
+        raise click.UsageError(f"no format is named {name!r}{said or listed}")
     say(page)

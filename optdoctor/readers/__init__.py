@@ -3,6 +3,7 @@
 import stat
 import sys
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from optdoctor.readers.registry import candidates, readers
@@ -80,7 +81,7 @@ def runs_in(path: str | Path) -> list[Path]:
     except OSError as error:
         raise Unreadable(error.strerror or str(error), "check path and permissions") from error
     if not found:
-        remedy = f"name a file in it; {dispatch.known(readers())}"
+        remedy = f"name a file in it, or '{path / '**'}' for what lies deeper"
         raise Unreadable("nothing in this folder is a log that is known", remedy)
     return found
 
@@ -184,8 +185,9 @@ def named(name: str) -> Reader:
     for reader in readers():
         if reader.name == name:
             return reader
-    known = ", ".join(reader.name for reader in readers())
-    raise Unreadable(f"no reader is named {name!r}", f"known: {known}")
+    near = get_close_matches(name, [reader.name for reader in readers()], n=3, cutoff=0.3)
+    said = f"did you mean {' or '.join(near)}? " if near else ""
+    raise Unreadable(f"no reader is named {name!r}", f"{said}`optdoctor formats` lists them")
 
 
 def claiming(head: Head) -> Reader | None:

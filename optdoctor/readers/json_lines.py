@@ -206,6 +206,7 @@ READER = Reader(
     aliases=_ALIASES,
     rank=Rank.TABLE,
     marks=("{",),
+    wants="object a line with a number named loss",
     sample="""{"current_steps": 5, "total_steps": 90, "loss": 2.25, "lr": 3e-05, "epoch": 0.1}
 {"current_steps": 10, "total_steps": 90, "loss": 2.125, "lr": 2e-05, "epoch": 0.2}
 {"current_steps": 10, "total_steps": 90, "eval_loss": 2.25, "epoch": 0.2}

@@ -8,6 +8,7 @@ from optdoctor.reading.lazy_regex import lazy
 from optdoctor.reading.reader import HEAD_BYTES, Head, Rank, Reader, Source, Unreadable, decode
 
 _NUM_NEAREST = 3
+_FORM_LINES = 100
 _FIRST_BYTES = 1 << 16
 """What decides where most of its lines are rows of one format."""
 _ENOUGH_ROWS = 1000
@@ -138,7 +139,7 @@ def _why(votes: Votes, where: str) -> str:
 
 def known(readers: Sequence[Reader]) -> str:
     """Where the formats stand, a remedy."""
-    return f"docs/formats.md shows the {len(readers)} known formats; --reader names one"
+    return f"`optdoctor formats` lists the {len(readers)} known ones; --reader names one"
 
 
 def unknown(head: Head, readers: Sequence[Reader]) -> Unreadable:
@@ -167,9 +168,19 @@ def nearest(head: Head, readers: Sequence[Reader]) -> list[Reader]:
         found = sum(weight for word, weight in weights.items() if word in present)
         return found / max(sum(weights.values()), 1)
 
-    return sorted(words, key=lambda reader: (-share(reader), -reader.rank, reader.name))[
-        :_NUM_NEAREST
-    ]
+    form = form_of(head)
+    order = sorted(words, key=lambda r: (r.name != form, -share(r), -r.rank, r.name))
+    return order[:_NUM_NEAREST]
+
+
+def form_of(head: Head) -> str:
+    """The reader of the general form that most lines have, whatever they name; "" for none."""
+    lines = [line.strip() for line in head.lines[:_FORM_LINES]]
+    if sum(line.startswith("{") and line.endswith("}") for line in lines) * 2 > len(lines):
+        return "json-lines"
+    cells = Counter(line.count(mark) for mark in ",;\t" for line in lines if mark in line)
+    (_, rows), *_ = cells.most_common(1) or [(0, 0)]
+    return "csv" if len(lines) > 1 and rows * 10 >= len(lines) * 9 else ""
 
 
 def missing(reader: Reader) -> str:

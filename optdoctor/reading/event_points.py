@@ -63,7 +63,8 @@ class Points:
         # What is written before several sessions must stand before the first step of each.
         limits = list(accumulate([_NEVER, *reversed(self._sessions)], min))[::-1]
         steps = np.concatenate([part.steps for part in parts], dtype=np.int64)
-        values = np.concatenate([part.values for part in parts], dtype=np.float64)
+        with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+            values = np.concatenate([part.values for part in parts], dtype=np.float64)
         lengths = [len(part.steps) for part in parts]
         limit_of = np.repeat([limits[part.session] for part in parts], lengths)
         keep = steps < limit_of

@@ -59,7 +59,9 @@ def table_reader(
             raise Unreadable(*found.meaning.refusal)
         _Reading(log, claim, source.head.name, found).read(source)
 
-    return Reader(name=name, sniff=sniff, read=read, rank=rank, sample=sample, marks=marks)
+    header = sample.splitlines()[0]
+    wants = "header that names a loss" if rank is Rank.TABLE else f"header such as {header[:60]}"
+    return Reader(name, sniff, read, sample=sample, rank=rank, marks=marks, wants=wants)
 
 
 class _Reading:

@@ -43,9 +43,9 @@ class Frame:
         low, high = self.low, self.high
         if self.log:
             rows, low, high = np.log(rows), math.log(low), math.log(high)
-        if high == low:
+        # Halves keep the difference of the two largest floats finite; those of the least are 0.
+        if high / 2 == low / 2:
             return np.where(np.isfinite(rows), HEIGHT / 2, np.nan)
-        # Halves keep the difference of the two largest floats finite.
         share = (rows / 2 - low / 2) / (high / 2 - low / 2)
         units: Floats = _PAD + (HEIGHT - 2 * _PAD) * (1 - share)
         return units

@@ -22,6 +22,9 @@ NO_LOSS = frozenset((
     "acc", "spike", "best", "improvement",
 ))
 """Words of a number that is about a loss and is none."""
+NO_DIRECTION = frozenset(("actor", "policy", "pi", "pg", "surrogate", "entropy", "ent", "kl"))
+"""Words of a part of a loss that neither falls nor rises in a good run: of several parts the last
+to be taken for the loss."""
 CLOCKS = frozenset((
     "time", "fps", "eta", "elapsed", "throughput", "memory", "runtime", "seconds", "secs", "hp",
     "tflops",

@@ -21,6 +21,7 @@ from optdoctor.knowledge.curve_words import (
     EVALUATION,
     GENERATOR,
     GRADIENT_NAMES,
+    NO_DIRECTION,
     NO_LOSS,
     NO_RATE,
     REWARD_NAMES,
@@ -128,13 +129,14 @@ def _telling(words: Iterable[str]) -> set[str]:
     return left - {"cross", "entropy"} if {"cross", "entropy"} <= left else left
 
 
-def _worse(words: list[str], size: int) -> tuple[bool, bool, bool, int, bool, int]:
+def _worse(words: list[str], size: int) -> tuple[bool, bool, bool, bool, int, bool, int]:
     """Sorts training losses: the whole before its parts, the finest first."""
     known = not _telling(words)
     says_train = not TRAINING.isdisjoint(words)
     return (
         not known,
         not known and not says_train,
+        not NO_DIRECTION.isdisjoint(words),
         "epoch" in words,
         -size,
         "total" not in words,

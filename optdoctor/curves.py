@@ -235,6 +235,21 @@ def _at(column: IntArray, rows: IntArray) -> IntArray:
     return np.where(rows >= 0, column[np.maximum(rows, 0)], 0)
 
 
+def row_before(series: Series, step: int) -> int:
+    """The newest recorded step before `step`, which is one of the series too.
+
+    Of a thinned row it is the first where no more is known; before the very first row it is where
+    one would stand at the distance of the first two.
+    """
+    row = int(np.searchsorted(series.steps, step))
+    if row == series.steps.size or series.starts[row] >= step:
+        if row:
+            return int(series.steps[row - 1])
+        return max(step - int(np.diff(series.starts[:2]).max(initial=1)), 0)
+    is_whole = series.count[row] == series.steps[row] - series.starts[row] + 1
+    return step - 1 if is_whole else int(series.starts[row])
+
+
 def spans(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Index pairs [first, last] of the runs of True in `mask` [T]."""
     edges = np.diff(np.concatenate(([0], mask.astype(np.int8), [0])))

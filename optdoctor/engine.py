@@ -27,7 +27,7 @@ from optdoctor.findings import (
     Treatment,
     Verdict,
 )
-from optdoctor.knowledge.losses import NOT_FALLING
+from optdoctor.knowledge.losses import NOT_FALLING, called
 from optdoctor.rule import SYMPTOMS, Rule
 from optdoctor.rules import RULES
 from optdoctor.settings import Settings
@@ -35,6 +35,10 @@ from optdoctor.trace import Trace, declares
 
 LEAST_LOSSES = 30
 """Finite losses below which a run without findings is `unknown`."""
+SKIPPED_ROWS, SKIPPED_SHARE, SKIPPED_LEAST = 30, 0.1, 3
+"""Skipped updates at the end of a run from which it is `unknown`: so many, or this share of its
+steps where that is at least so many. A scaler that found its scale skips one at a time."""
+_TELLS_OF_UPDATES = ("loss", "grad_norm", "grad_norm_used", "lr", "loss_scale")
 
 
 def diagnose(
@@ -272,6 +276,8 @@ def _why_unknown(outcomes: Mapping[str, Outcome], trace: Trace) -> str | None:
     finite = trace.series["loss"].num_finite
     if finite < LEAST_LOSSES:
         return f"{finite} finite loss{'es' * (finite != 1)}, needs {LEAST_LOSSES}"
+    if skipped := _skipped_to_the_end(trace):
+        return skipped
     loss = trace.series["loss"]
     if (loss.low == 0).all() and (loss.high == 0).all():
         return "every loss is exactly 0, as a log prints where it hides NaN"
@@ -279,10 +285,40 @@ def _why_unknown(outcomes: Mapping[str, Outcome], trace: Trace) -> str | None:
         return f"none of {len(outcomes)} rules could look at it"
     kind = trace.facts.get("loss_kind")
     if kind == "unknown":
-        return "the loss was guessed from its name; a column named loss is judged"
+        known = trace.reading is not None and not trace.reading.guessed
+        what = "whether this is the loss" if known else "what these numbers mean"
+        return f"{what} was guessed; a column or key named `loss` is judged"
     if kind in NOT_FALLING:
-        return f"the loss is of kind {kind}: its curve alone proves nothing"
+        return f"{called(str(kind))} need not fall in a good run: its curve alone shows no health"
     return None
+
+
+def _skipped_to_the_end(trace: Trace) -> str | None:
+    """That the newest updates were all skipped, where they are many."""
+    if "step_skipped" not in trace.series:
+        return None
+    skipped = trace.series["step_skipped"]
+    whole = skipped.low >= 1  # of a thinned row all
+    made = skipped.steps[~whole].max(initial=0)
+    starts, ends = skipped.starts[whole], skipped.steps[whole]
+    for steps in (trace.series[n].steps for n in _TELLS_OF_UPDATES if n in trace.series):
+        at = np.searchsorted(ends, steps)  # the first skipped stretch that is not over
+        inside = np.append(starts, steps.max(initial=0) + 1)[at] <= steps
+        made = max(made, steps[~inside].max(initial=0))
+    late = whole & (skipped.starts > made)
+    count = int(skipped.count[late].sum())
+    first, last = trace.steps
+    enough = min(SKIPPED_ROWS, max(SKIPPED_SHARE * (last - first + 1), SKIPPED_LEAST))
+    if count < enough:
+        return None
+    since, until = int(skipped.starts[late][0]), int(skipped.steps[late][-1])
+    is_each = count == until - since + 1
+    updates = f"the last {count:,} updates" if is_each else f"the last {count:,} rows of updates"
+    loss = trace.series["loss"]
+    known = loss.steps[loss.bad < loss.count]
+    if known.size and known[-1] < since:
+        return f"{updates} were skipped: no loss since step {known[-1]}"
+    return f"{updates} were skipped: none was made since step {since}"
 
 
 def _short_traceback() -> str:

@@ -1,7 +1,9 @@
 """The engine: what becomes of each rule, and which finding can be the cause of which."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from made_up import RUN, causes_of, finding, rule, static
 from optdoctor.engine import LEAST_LOSSES, diagnose, examine
 from optdoctor.findings import (
     Abstain,
+    Diagnosis,
     Differential,
     Evidence,
     Finding,
@@ -22,7 +25,7 @@ from optdoctor.rule import Limits
 from optdoctor.rules import RULES
 from optdoctor.settings import Settings, SettingsError
 from optdoctor.synthetic import make_trace, small_gpt
-from optdoctor.trace import Trace, Undeclared
+from optdoctor.trace import Reading, Recorder, Trace, Undeclared, Vitals
 
 NOTE, WARN, CRITICAL = Severity.NOTE, Severity.WARN, Severity.CRITICAL
 
@@ -263,4 +266,97 @@ def test_losses_that_are_all_exactly_0_prove_nothing() -> None:
     assert (diagnosis.verdict, diagnosis.reason) == (
         "unknown",
         "every loss is exactly 0, as a log prints where it hides NaN",
+    )
+
+
+# Updates that were skipped
+
+
+def skipping(
+    rows: int, at: Any, losses: int | None = None, distance: int = 1, **more: Any
+) -> Diagnosis:
+    """A run of rows so many steps apart, the updates `at` of which were skipped."""
+    steps = distance * np.arange(1, rows + 1)
+    losses = rows if losses is None else losses
+    places = {"lr": steps, "loss": steps[:losses], "step_skipped": distance * np.asarray(at)}
+    places |= {name: np.arange(1, len(v) + 1) for name, v in more.items()}
+    channels = {"lr": np.ones(rows), "loss": np.ones(losses), "step_skipped": np.ones(len(at))}
+    return diagnose(make_trace({**channels, **more}, steps=places, loss_kind="falling"), [rule()])
+
+
+def test_a_run_whose_newest_updates_were_all_skipped_is_not_healthy() -> None:
+    diagnosis = skipping(1500, range(901, 1501), losses=900)
+    assert (diagnosis.verdict, diagnosis.reason) == (
+        Verdict.UNKNOWN,
+        "the last 600 updates were skipped: no loss since step 900",
+    )
+    goes_on = skipping(400, range(201, 401))
+    assert goes_on.reason == "the last 200 updates were skipped: none was made since step 201"
+    sparse = skipping(150, range(91, 151), losses=90, distance=10)
+    assert sparse.reason == "the last 60 rows of updates were skipped: no loss since step 900"
+
+
+@pytest.mark.parametrize(
+    ("rows", "skipped", "verdict"),
+    [
+        (1000, range(972, 1001), Verdict.HEALTHY),
+        (1000, range(971, 1001), Verdict.UNKNOWN),
+        (100, range(92, 101), Verdict.HEALTHY),
+        (100, range(91, 101), Verdict.UNKNOWN),
+        (30, range(29, 31), Verdict.HEALTHY),
+        (32, range(30, 33), Verdict.HEALTHY),
+        (1000, range(100, 200), Verdict.HEALTHY),
+        (1000, range(900, 1000), Verdict.HEALTHY),
+        (1000, range(20, 1001, 20), Verdict.HEALTHY),
+    ],
+)
+def test_a_few_skipped_updates_and_those_that_others_followed_are_healthy(
+    rows: int, skipped: range, verdict: Verdict
+) -> None:
+    assert skipping(rows, skipped).verdict is verdict
+
+
+def test_a_loss_that_ends_before_other_channels_needs_skipped_updates_to_prove_nothing() -> None:
+    losses = {"loss": np.ones(400), "loss_kind": "falling"}
+    evaluated = make_trace(losses, eval_loss=np.ones(900))
+    assert diagnose(evaluated, [rule()]).verdict is Verdict.HEALTHY
+    assert skipping(400, [1, 2, 3], eval_loss=np.ones(900)).verdict is Verdict.HEALTHY
+    told_as_made = make_trace(losses, lr=np.ones(900), step_skipped=np.zeros(900))
+    assert diagnose(told_as_made, [rule()]).verdict is Verdict.HEALTHY
+
+
+def test_a_finding_beats_skipped_updates() -> None:
+    found = rule("illness", finding(1))
+    trace = make_trace(loss=np.ones(400), step_skipped=np.ones(400), loss_kind="falling")
+    assert diagnose(trace, [rule()]).verdict is Verdict.UNKNOWN
+    assert diagnose(trace, [found]).verdict is Verdict.SICK
+
+
+def test_skipped_updates_are_seen_in_rows_that_were_thinned() -> None:
+    for healthy in (False, True):
+        recorder = Recorder(step_capacity=64)
+        for step in range(1, 3001):
+            values = {"loss": 1.0}
+            if step > 2000 and not (healthy and step == 3000):
+                values["step_skipped"] = 1.0
+            recorder.add(Vitals(step, values))
+        trace = recorder.trace({"loss_kind": "falling"})
+        verdict = diagnose(trace, [rule()]).verdict
+        assert verdict is (Verdict.HEALTHY if healthy else Verdict.UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("reading", "what"),
+    [
+        (None, "what these numbers mean"),
+        (Reading(guessed=True), "what these numbers mean"),
+        (Reading(), "whether this is the loss"),
+    ],
+)
+def test_what_was_guessed_is_said_as_the_reader_knows_it(
+    reading: Reading | None, what: str
+) -> None:
+    trace = replace(make_trace(loss=[1.0] * 400, loss_kind="unknown"), reading=reading)
+    assert diagnose(trace, [rule()]).reason == (
+        f"{what} was guessed; a column or key named `loss` is judged"
     )

@@ -6,6 +6,7 @@ A new finding is mended where it comes from and replayed here for good.
 import io
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from optdoctor.synthetic import make_trace
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "fuzz_readers.py"
 LOG = b"".join(b"step %d loss %.2f\n" % (i, 3 - i / 50) for i in range(40))
+NUMBER = re.compile(r"(?<![\d.])\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 def read_or_refuse(data: bytes, reader: str | None = None) -> dict[str, list[object]]:
@@ -64,6 +66,15 @@ def test_blanks_before_a_log_and_behind_it_change_no_row(
     for longer in (blank * 500 + data, data + blank * 500):
         assert read_or_refuse(longer) == read_or_refuse(longer, reader.name) == rows
     assert read_or_refuse(blank * 500, reader.name) == {}
+
+
+@pytest.mark.parametrize("reader", [r for r in readers.readers() if r.sample], ids=lambda r: r.name)
+@pytest.mark.parametrize("number", ["9" * 5000, "1e999"])
+def test_each_number_of_a_log_may_be_of_any_size(reader: readers.Reader, number: str) -> None:
+    for place in NUMBER.finditer(reader.sample):
+        log = reader.sample[: place.start()] + number + reader.sample[place.end() :]
+        read_or_refuse(log.encode(), reader.name)
+    read_or_refuse(NUMBER.sub(number, reader.sample).encode(), reader.name)
 
 
 def test_a_row_of_twelve_thousand_names_is_read_in_time() -> None:

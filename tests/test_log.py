@@ -4,6 +4,7 @@ import math
 import resource
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,7 @@ def test_an_epoch_that_comes_back_is_a_resume_within_it() -> None:
     log = filled((s, {"loss": float(i), "epoch": e}) for i, (s, e) in enumerate(rows))
     trace = read(log)
     assert points(trace) == {10: 0, 20: 1, 30: 2, 40: 5, 50: 6}
-    assert told(trace) == [(40, "resume", "steps go back from 50 to 40")]
+    assert told(trace) == [(40, "resume", "steps go back from 50 to 40: 2 rows taken back")]
 
 
 def test_the_first_epoch_that_comes_back_is_another_run() -> None:
@@ -110,7 +111,8 @@ def test_a_log_that_counts_from_zero_is_moved_up_by_one_with_its_events() -> Non
     assert list(points(trace)) == [1, 2, 3]
     assert trace.series["eval_loss"].first_bad.tolist() == [1]
     assert trace.series["eval_loss"].high_step.tolist() == [-1]
-    assert told(trace) == [(1, "gap", FROM_ZERO), (3, "resume", "steps go back from 3 to 2")]
+    text = "steps go back from 4 to 3: 2 rows taken back"
+    assert told(trace) == [(1, "gap", FROM_ZERO), (3, "resume", text)]
 
 
 def test_a_log_that_counts_from_one_is_not_moved() -> None:
@@ -129,7 +131,7 @@ def test_after_a_resume_the_rows_from_there_on_are_of_the_new_branch_in_every_se
     assert points(trace) == {10: 1.0, 20: 7.0}
     assert points(trace, "lr") == {10: 0.1}
     assert points(trace, "eval_loss") == {}
-    assert told(trace) == [(20, "resume", "steps go back from 40 to 20")]
+    assert told(trace) == [(20, "resume", "steps go back from 40 to 20: 3 rows taken back")]
 
 
 def test_rows_of_the_new_branch_that_come_before_its_first_loss_are_kept() -> None:
@@ -170,6 +172,18 @@ def test_no_series_of_another_run_keeps_rows_of_an_earlier_one() -> None:
     assert points(trace, "eval_loss") == {}
 
 
+@pytest.mark.parametrize("exact", [16_384, 10])
+def test_rows_of_an_earlier_run_that_are_not_finite_are_counted(
+    exact: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "_EXACT", (exact, exact, exact))
+    log = Log()
+    log.rows({"loss": np.where(np.arange(40_000) % 10, 1.0, NAN)}, np.arange(40_000.0))
+    log.row({"loss": 1.0}, 0)
+    text = "an earlier run in this log was left out: 40,000 loss rows, 4,000 of them not finite"
+    assert told(read(log)) == [(0, "start", text)]
+
+
 def test_a_run_that_is_said_to_begin_leaves_out_the_rows_and_events_before_it() -> None:
     log = filled(losses(1, 2, 3, 2))
     log.begin()
@@ -201,6 +215,157 @@ def test_a_run_that_begins_counts_its_rows_anew() -> None:
 def test_steps_that_go_back_at_every_other_row_leave_a_bounded_number_of_events() -> None:
     rows = losses(1, *[2 + place % 2 for place in range(3 * MAX_EVENTS)])
     assert len(read(filled(rows)).events) == MAX_EVENTS
+
+
+# The epochs of counted rows.
+
+
+def counted(*epochs: float | None) -> Log:
+    """Losses 1, 2, 3, ... at these epochs, without steps."""
+    rows = enumerate(epochs, 1)
+    return filled(
+        (None, {"loss": float(i)} | ({} if epoch is None else {"epoch": epoch}))
+        for i, epoch in rows
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [
+        ([1, 2, 3, 4, 5], [1, 2, 3, 4]),
+        ([0.5, 1.5, 2.5, 2.75], [0.25, 0.5, 0.75, 1.0]),  # below the first
+        ([0.02, 0.2, 0.4, 0.5], [0.02, 0.04, 0.06, 0.08]),  # by more than half
+        ([1, 1, 2, 2, 2], [1, 1, 1, 1]),
+        ([1, 2, None, 3, NAN, 4], [1, None, 1, 1, 1]),  # rows without an epoch tell nothing
+    ],
+)
+def test_counted_rows_whose_epoch_is_back_at_the_first_are_another_run(
+    before: list[float | None], behind: list[float | None]
+) -> None:
+    trace = read(counted(*before, *behind))
+    losses = [float(len(before) + i) for i in range(1, len(behind) + 1)]
+    assert points(trace) == dict(enumerate(losses, 1))
+    text = f"an earlier run in this log was left out: {len(before)} loss rows"
+    assert told(trace) == [(1, "start", text)]
+
+
+@pytest.mark.parametrize(
+    "epochs",
+    [
+        [1, 2, 3, 4, 1, 2, 3],  # too few rows to tell
+        [1, 2, 3, 1, 1, 1],
+        [1, 2, 3, 4, 1, 4, 5, 6, 7],  # a line out of place
+        [1, 2, 3, 4, 1, 1, 1, 4, 5],
+        [1, 1, 2, 1, 2, 2, 3, 2, 3, 3, 4, 3, 4, 4],  # processes in turn
+        [1, 1, 1, 1, 2, 1, 1, 1, 1, 2, 2, 2, 3, 2, 2, 2, 2, 3],
+        [1, 1, 1, 1, 2, 2, 1, 1, 1, 1, 1],
+        [1, 2, 2, 1, 1, 1, 1],  # not above it in all rows before
+        [5, 5, 5, 5, 4, 4, 4, 4, 3, 3, 3, 3],  # how many are left
+        [9, 8, 7, 6, 5, 4, 3, 2, 1],
+        [1, 5, 6, 7, 4, 3, 2, 1],
+    ],
+)
+def test_an_epoch_that_falls_for_a_moment_takes_no_row_and_tells_nothing(
+    epochs: list[float],
+) -> None:
+    trace = read(counted(*epochs))
+    assert points(trace) == {i: float(i) for i in range(1, len(epochs) + 1)}
+    assert not trace.events
+
+
+@pytest.mark.parametrize(
+    "epochs", [[2, 3, 4, 5, 3, 4, 4, 4], [0.9, 1.0, 1.2, 1.4, 0.85, 0.9, 1.0, 1.1]]
+)
+def test_a_smaller_fall_of_the_epoch_is_a_resume_that_takes_no_row(epochs: list[float]) -> None:
+    trace = read(counted(*epochs))
+    assert points(trace) == {i: float(i) for i in range(1, 9)}
+    text = f"the epoch goes back from {epochs[3]:g} to {epochs[4]:g}: no rows taken back"
+    assert told(trace) == [(5, "resume", text)]
+
+
+def test_of_another_run_among_counted_rows_all_series_and_events_are_kept() -> None:
+    rows: list[dict[str, float]] = [{"loss": NAN, "lr": 9.0, "epoch": e} for e in (1, 2, 3, 4)]
+    rows += [{"eval_loss": 8.0, "epoch": 4}]
+    rows += [{"loss": 1.0, "epoch": 1}, {"eval_loss": 7.0}, {"loss": 2.0, "lr": 3.0, "epoch": 2}]
+    log = filled((None, row) for row in rows)
+    log.event(5, "gap", "of the other")
+    log.overflow(4.0, 2.0)
+    for epoch in (2, 3, 4):
+        log.row({"loss": 5.0, "epoch": epoch})
+    log.overflow(2.0, 1.0)
+    trace = read(log)
+    assert points(trace) == {1: 1.0, 2: 2.0, 3: 5.0, 4: 5.0, 5: 5.0}
+    assert points(trace, "eval_loss") == {1: 7.0}
+    assert points(trace, "lr") == {2: 3.0}
+    assert points(trace, "epoch") == {1: 1.0, 2: 2.0, 3: 2.0, 4: 3.0, 5: 4.0}
+    assert points(trace, "step_skipped") == {3: 1.0, 6: 1.0}
+    text = "an earlier run in this log was left out: 4 loss rows, 4 of them not finite"
+    assert told(trace) == [(1, "gap", "of the other"), (1, "start", text)]
+
+
+def test_each_of_several_runs_among_counted_rows_is_left_out_but_the_last() -> None:
+    trace = read(counted(*[1, 2, 3, 4, 5] * 3))
+    assert points(trace) == dict(enumerate([11.0, 12.0, 13.0, 14.0, 15.0], 1))
+    text = "2 earlier runs in this log were left out: 10 loss rows"
+    assert told(trace) == [(1, "start", text)]
+
+
+def test_epochs_of_rows_that_have_steps_or_are_of_a_run_that_was_said_to_begin_tell_nothing() -> (
+    None
+):
+    log = counted(1, 2, 3, 4)
+    log.begin()
+    for epoch in (1, 1, 1, 1):
+        log.row({"loss": 1.0, "epoch": epoch})
+    assert read(log).series["loss"].rows == 4
+    stated = filled((i, {"loss": 1.0, "epoch": e}) for i, e in enumerate([1, 2, 3, 4] * 2))
+    assert read(stated).series["loss"].rows == 8
+
+
+@given(
+    epochs=st.lists(
+        st.tuples(st.sampled_from([0.0, 0.25, 1.0, 2.0, 5.0, NAN]), st.integers(1, 40)),
+        max_size=12,
+    ),
+    cuts=st.lists(st.integers(0, 300), max_size=4),
+    has_gaps=st.booleans(),
+)
+@settings(deadline=None, max_examples=150)
+def test_epochs_of_counted_columns_mean_what_those_of_rows_mean(
+    epochs: list[tuple[float, int]], cuts: list[int], has_gaps: bool
+) -> None:
+    column = np.concatenate([[], *(e + 0.125 * np.arange(n) for e, n in epochs)])
+    draw = np.random.default_rng(len(column))
+    columns: dict[str, Any] = {"loss": draw.random(len(column)), "epoch": column}
+    if has_gaps:
+        columns = {
+            name: np.ma.masked_array(values, draw.random(len(values)) < 0.1)
+            for name, values in columns.items()
+        }
+    logs = Log(aliases=ALIASES), Log(aliases=ALIASES)
+    for start, stop in pairwise([0, *sorted(cuts), len(column)]):
+        part = {name: values[start:stop] for name, values in columns.items()}
+        logs[0].rows(part)
+        one_by_one(logs[1], part, None)
+        assert logs[0].last_step == logs[1].last_step
+    assert_same(*map(read, logs))
+
+
+def test_a_fall_of_the_epoch_amid_columns_costs_a_few_single_rows_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    epochs = np.concatenate((np.linspace(0, 8, 4000), np.linspace(0, 2, 1000)))
+    singly, add = [], Log._add
+
+    def seen(log: Log, *row: Any) -> None:
+        singly.append(row)
+        add(log, *row)
+
+    monkeypatch.setattr(Log, "_add", seen)
+    log = Log()
+    log.rows({"loss": np.linspace(2, 1, 5000), "epoch": epochs})
+    assert len(singly) < 100
+    assert read(log).series["loss"].rows == 1000
 
 
 # Rows of one step.
@@ -327,6 +492,26 @@ def test_an_overflow_takes_no_row_away() -> None:
     log.at(5)
     log.overflow(2.0, 1.0)
     assert points(read(log), "loss_scale") == {5: 8.0, 9: 4.0}
+
+
+@pytest.mark.parametrize(("total", "last"), [(12, 12), (5, 10), (None, 14), (40, 14)])
+def test_overflows_at_the_end_do_not_stand_beyond_the_last_update(
+    total: int | None, last: int
+) -> None:
+    log = filled(losses(2, 10))
+    log.facts["total_steps"] = total
+    for new in (32.0, 16.0, 8.0, 4.0):
+        log.overflow(2 * new, new)
+    assert read(log).steps == (2, last)
+
+
+def test_overflows_at_the_end_of_a_log_from_zero_may_stand_at_the_last_update() -> None:
+    log = filled(losses(0, 1, 2, 3))
+    log.count_from_one()
+    log.facts["total_steps"] = 5
+    for new in (32.0, 16.0, 8.0):
+        log.overflow(2 * new, new)
+    assert read(log).steps == (1, 5)
 
 
 def test_very_many_overflows_without_a_row_are_all_counted() -> None:
@@ -535,7 +720,8 @@ def test_a_resume_amid_columns_costs_a_few_single_rows_only(
     assert len(singly) < 100
     assert list(points(trace)) == list(range(1, 8000))
     assert points(trace)[2000] == columns["loss"][3999]
-    assert told(trace) == [(2000, "resume", "steps go back from 3999 to 2000")]
+    text = "steps go back from 3999 to 2000: 2,000 rows taken back"
+    assert told(trace) == [(2000, "resume", text)]
 
 
 def test_evaluations_counted_before_the_first_loss_are_counted_the_same_in_columns() -> None:
@@ -690,7 +876,8 @@ def test_a_resume_before_the_exact_rows_is_cut_to_the_bucket(
     assert series.steps[-1] == 7500
     assert 7500 - 64 <= series.rows <= 7500
     assert series.values[-1] == 8000.0
-    assert told(trace) == [(7001, "resume", "steps go back from 20000 to 7001")]
+    text = "steps go back from 20000 to 7001: 13,024 rows taken back"  # with a bucket's others
+    assert told(trace) == [(7001, "resume", text)]
 
 
 def test_another_run_beyond_the_exact_rows_leaves_all_of_them_out(

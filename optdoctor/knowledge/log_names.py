@@ -1,6 +1,7 @@
 """What people call the training loss, the rate and the step in formats that fix no names."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 LOSS_NAMES = (
@@ -55,3 +56,25 @@ UNUSED_NAMES = (
     "gpu_mem",
 )
 """Names of clocks and memory, which no rule reads."""
+RATES = frozenset({"lr", "learning rate", "learningrate", "current lr", "lr 0"})
+GRADIENTS = frozenset({"grad norm", "gnorm", "gradient norm", "gradnorm", "total grad norm"})
+"""Names of the rate and of the global gradient norm, "_" as a blank."""
+
+
+def prefixed(names: Iterable[str]) -> dict[str, str]:
+    """{name: channel} of the one rate and the one gradient norm of something: optim.lr, actor/lr.
+
+    Where several things have one, none of them is that of the run.
+    """
+    known: dict[str, str] = {}
+    for channel, meant in (("lr", RATES), ("grad_norm", GRADIENTS)):
+        found = [name for name in names if _last_part(name) in meant]
+        if len(found) == 1:
+            known[found[0]] = channel
+    return known
+
+
+def _last_part(name: str) -> str:
+    """What stands behind the last slash or point of a name that has one, else nothing."""
+    parts = re.split(r"[/.]", name.lower())
+    return " ".join(re.split(r"[_\s]+", parts[-1])) if len(parts) > 1 else ""

@@ -11,3 +11,8 @@ SUM = "sum"
 """The same of sums, over stretches whose length a log does not tell."""
 RESCALED = frozenset({SUM, "divided"})
 """Values of `loss_form` of losses that stand at another level than a batch's mean."""
+
+
+def called(kind: str) -> str:
+    """`an adversarial loss`, for a sentence."""
+    return f"{'an' if kind[:1] in 'aeiou' else 'a'} {kind} loss"

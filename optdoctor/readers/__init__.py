@@ -49,10 +49,10 @@ def read(path: str | Path, reader: str | None = None) -> Trace:
             source = Source(lambda: open_remote(name), name, name=name.rpartition("/")[2])
             return read_source(source, reader)
         runs = runs_in(path)
-        if len(runs) > 1:
+        if len(runs) > 1 and Path(path) not in runs:  # the folder is one itself, beside others
             some = ", ".join(str(run) for run in runs[:3])
             raise Unreadable(f"{len(runs)} runs in this folder", f"name one of them: {some}, ..")
-        return read_run(runs[0], reader)
+        return read_run(Path(path) if Path(path) in runs else runs[0], reader)
     except Unreadable as error:
         raise Unreadable(error.reason, error.remedy, str(path)) from error
 
@@ -172,7 +172,8 @@ def read_claimed(claim: Claim, log: Log) -> Trace:
         raise Unreadable(reason, dispatch.known(readers()))
     trace = log.trace(source.origin, reader.name)
     reading = trace.reading or Reading()
-    guessed = reading.guessed or reader.rank is Rank.GUESS
+    is_guess = reader.rank is Rank.GUESS or trace.facts.get("loss_kind") == "unknown"
+    guessed = reading.guessed or is_guess
     return replace(trace, reading=replace(reading, why=claim.why, guessed=guessed))
 
 

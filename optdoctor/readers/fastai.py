@@ -1,12 +1,15 @@
 """fastai's table: one row an epoch, columns parted by blanks, a new header for each fit.
 
-Its training loss is a decaying mean of the epoch.
+Its training loss is a decaying mean of the epoch. Others name their columns so as well: the header
+of fastai begins its line and ends in the time, or names a `trn_loss` as old versions do.
 """
 
 from optdoctor.knowledge.log_names import FREE_NAMES
+from optdoctor.reading.lazy_regex import lazy
 from optdoctor.reading.log import Log, number
 from optdoctor.reading.reader import Head, Reader, Source
 
+_HEADER = lazy(r"epoch(?: {5,}|\t)train_loss[ \t]+[^|]*[ \t]time\s*$|epoch +trn_loss\b")
 _LOSSES = {"train_loss": "loss", "trn_loss": "loss"}
 
 
@@ -30,9 +33,7 @@ def _read(source: Source, log: Log) -> None:
 
 
 def _header(line: str) -> list[str]:
-    names = line.split()
-    is_one = names[:1] == ["epoch"] and names[1:2] and names[1] in ("train_loss", "trn_loss")
-    return names if is_one else []
+    return line.split() if _HEADER.match(line) else []
 
 
 def _row(header: list[str], line: str) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """The last resort: what looks like a loss in a file that no other format knows.
 
-A number behind a word such as `cost`, `error` or `perplexity`, or bare columns of numbers. What is
-read is a guess, and the report says so: its `loss_kind` is unknown.
+A number behind a word such as `cost`, `error` or `perplexity`, or behind nothing but `train`, or
+bare columns of numbers. What is read is a guess, and the report says so: its `loss_kind` is unknown.
 """
 
 from collections import Counter
@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from optdoctor.reading.lazy_regex import lazy
 from optdoctor.reading.log import Log, number
+from optdoctor.reading.prose import alike, is_json
 from optdoctor.reading.reader import Head, Rank, Reader, Source
 from optdoctor.reading.text_format import NUMBER, PAIRS, clean_lines, lines_of, value_of
 
@@ -17,12 +18,20 @@ _QUANTITY = (
     r"loss|cost|nll|objective|criterion|perplexity|\bppl\b|elbo|likelihood|entropy|\bkl\b|"
     r"\b(?:mse|mae|rmse|bce|wer|cer)\b|\berr(?:or)?\b|residual|energy"
 )
-_NAMES_ONE = lazy(f"(?i){_QUANTITY}")
-_SPACED = lazy(rf"(?i)(?<![\w.])(?P<key>(?:[^\W\d]\w* )?(?:{_QUANTITY}))[ \t]+(?P<value>{NUMBER})")
+_TRAINING = ("train", "training")
+_EVALUATION = ("val", "valid", "validation", "eval", "test")
+_BARE = "|".join((*_TRAINING, *_EVALUATION))
+"""Data whose loss it may be where a line says no more of it."""
+_NAMES_ONE = lazy(f"(?i){_QUANTITY}|^(?:{_BARE})$")
+_SPACED = lazy(
+    rf"(?i)(?<![\w.])(?P<key>(?:[^\W\d]\w* )?(?:{_QUANTITY})|\b(?:{_BARE}))"
+    rf"[ \t]+(?P<value>{NUMBER})"
+)
 _COLON = lazy(PAIRS[":"])
 _CELL = lazy(r"[,;\s]+")
 _SNIFFED_LINES = 20_000
 _LEAST_ROWS = 5
+_NUM_TRIED = 10
 _MOST_COLUMNS = 8
 
 
@@ -40,25 +49,44 @@ def _read(source: Source, log: Log) -> None:
     column = None if key else _column(lines)
     log.facts |= {"loss_kind": "unknown", "step_source": "counted rows"}
     for line in lines_of(source):
-        value = dict(_pairs(line)).get(key) if column is None else _cell(line, column)
-        if value is not None:
-            log.row({"loss": value})
+        if column is not None:
+            row = {"loss": _cell(line, column)}
+        else:
+            values = {name: value for name, value, _ in _pairs(line)}
+            row = {"loss": values.get(key)}
+            if key in _TRAINING:
+                row["eval_loss"] = next((values[n] for n in _EVALUATION if n in values), None)
+        if row["loss"] is not None:
+            log.row(row)
 
 
-def _pairs(line: str) -> Iterator[tuple[str, float]]:
+def _pairs(line: str) -> Iterator[tuple[str, float, str]]:
+    """Each name and number of a line that may be meant, and the text before it."""
+    if is_json(line):
+        return
     for pair in (*_SPACED.finditer(line), *_COLON.finditer(line)):
         if _NAMES_ONE.search(pair["key"]):
-            yield " ".join(pair["key"].lower().split()), value_of(pair["value"])
+            key = " ".join(pair["key"].lower().split())
+            yield key, value_of(pair["value"]), line[: pair.start()]
 
 
 def _key(lines: Sequence[str]) -> tuple[str, int]:
-    """The name that stands in most lines, with numbers that change, and in how many lines."""
-    found: dict[str, list[str]] = {}
+    """The name that stands in most rows of one shape, with numbers that change, and the rows.
+
+    Most lines that hold the name have to be such rows, or it is a word of prose.
+    """
+    found: dict[str, list[tuple[str, str]]] = {}
     for line in lines:
-        for key, value in dict(_pairs(line)).items():
-            found.setdefault(key, []).append(repr(value))
-    rows = Counter({key: len(v) for key, v in found.items() if len(set(v)) > 1 or len(v) == 1})
-    return next(iter(rows.most_common(1)), ("", 0))
+        for key, value, before in _pairs(line):
+            if key not in _EVALUATION:
+                found.setdefault(key, []).append((repr(value), before))
+    moving = {key: rows for key, rows in found.items() if len({value for value, _ in rows}) > 1}
+    counts = Counter({key: alike(rows) for key, rows in moving.items()})
+    plain = [line.lower() for line in lines]
+    for key, rows in counts.most_common(_NUM_TRIED):
+        if 2 * rows >= sum(key in line for line in plain):
+            return key, rows
+    return "", 0
 
 
 def _column(lines: Sequence[str]) -> int | None:

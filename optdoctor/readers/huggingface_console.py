@@ -2,8 +2,9 @@
 
 Up to 4.x the values are floats and a bare nan or inf, from 5.0 on quoted texts of four digits.
 Rows carry no step. A progress bar that moves from row to row gives it; else rows are counted, and
-an evaluation stands at the last loss row. Loggers, terminals and people add to the dictionaries:
-prefixes, colours, arrows, breaks, other quotes.
+an evaluation stands at the last loss row. A second training in the file has a bar of its own, or
+none: it begins where the epoch goes back to the first. Loggers, terminals and people add to the
+dictionaries: prefixes, colours, arrows, breaks, other quotes.
 """
 
 import re
@@ -21,7 +22,7 @@ from optdoctor.reading.huggingface_rows import (
     is_same_row,
 )
 from optdoctor.reading.lazy_regex import lazy
-from optdoctor.reading.log import MAX_NAME, Log, number
+from optdoctor.reading.log import MAX_NAME, Log, begins_anew, number
 from optdoctor.reading.overflow_lines import add_overflow
 from optdoctor.reading.reader import Head, Reader, Source
 from optdoctor.reading.uniform_rows import UniformRows, learn
@@ -30,10 +31,11 @@ _ESCAPE = lazy(r"\x1b\[[0-?]*[ -/]*[@-~]|\x08+")
 _QUOTES = str.maketrans("‘’“”", "''\"\"")  # noqa: RUF001  as word processors set them
 _EVENT = lazy(
     # A bar; one with a description in front, such as "Map: ", is not the Trainer's.
-    r"(?<!: ...)%\|[^|\r\n]*+\|[ ]*(?P<bar>\d+)/(?P<bar_total>\d+) \["
+    r"(?<!: ...)%\|[^|\r\n]*+\|[ ]*(?P<bar>\d{1,15})/(?P<bar_total>\d{1,15}) \["
     # A dictionary; a bar that tqdm draws anew right behind it is more exact than the one before.
     r"|(?P<row>\{\s*+['\"][^{}\r\n]*+\})"
-    r"(?:[ \t]*+\r?\n\r[ \t]*+\d+%\|[^|\r\n]*+\|[ ]*(?P<after>\d+)/(?P<after_total>\d+) \[)?+"
+    r"(?:[ \t]*+\r?\n\r[ \t]*+\d+%\|[^|\r\n]*+\|[ ]*"
+    r"(?P<after>\d{1,15})/(?P<after_total>\d{1,15}) \[)?+"
     # A dictionary that a terminal broke into lines, or that was cut off.
     r"|(?P<broken>\{\s*+['\"][^{}\r\n]*+(?:\r?\n[^{}\r\n|%]{1,400}+){1,4}+\})"
     r"|(?P<torn>\{\s*+['\"][^{}\r\n]*+)"
@@ -138,6 +140,9 @@ class _Console:
     _row_bar: int = -1  # the bar at the newest loss row
     _row_step: int = 0
     _row: dict[str, str] = field(default_factory=dict)  # the newest loss row
+    _epoch_begun: float | None = None  # of the first loss row of this training
+    _epoch: float = 0.0  # of the newest
+    _other: tuple[int, int] = (0, 0)  # total and step of another bar since the newest loss row
     _text: str = ""
     _repeats: int = 0
 
@@ -186,6 +191,9 @@ class _Console:
     def _see_bar(self, at: str, total: str) -> None:
         if self.total and int(total) == self.total:
             self._bar = int(at)
+            self._other = 0, 0
+        else:
+            self._other = int(total), int(at)
 
     def _add_row(self, text: str) -> None:
         values = _values(text)
@@ -202,8 +210,31 @@ class _Console:
             self.rows.add(values, max(self._bar, self._row_step) if self.total else None)
             return
         if not is_same_row(self._row, values):
+            if self.total:
+                self._see_epoch(number(values.get("epoch")))
             self.rows.add(values, self._step() if self.total else None)
         self._row = values
+        self._other = 0, 0
+
+    def _see_epoch(self, epoch: float | None) -> None:
+        """Begins another training where the epoch is back at the first and the bar is not ahead."""
+        if epoch is None:
+            return
+        first, before, self._epoch = self._epoch_begun, self._epoch, epoch
+        if first is None:
+            self._epoch_begun = epoch
+            return
+        if not begins_anew(epoch, before, first) or self._bar > self._row_bar > 0:
+            return
+        self._epoch_begun = epoch
+        self.log.begin()
+        total, at = self._other
+        if at < total:
+            self.total, self._bar = total, at
+        elif self._bar == self._row_bar:
+            self.total = self._bar = 0
+        self.log.facts["total_steps"] = self.total or None
+        self._row_bar, self._row_step = -1, 0
 
     def _step(self) -> int:
         """The bar's, unless it stood still since the last row or has not caught up with it."""

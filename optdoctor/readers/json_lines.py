@@ -1,12 +1,17 @@
-"""One JSON object a line, as LLaMA-Factory, ms-swift, DeiT, wandb and many a script write it."""
+"""One JSON object a line, as LLaMA-Factory, ms-swift, DeiT, wandb and many a script write it.
+
+Or one document that is a list of such objects, on one line or indented.
+"""
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
-from optdoctor.knowledge.log_names import FREE_NAMES, STEP_NAMES, UNUSED_NAMES
+from optdoctor.knowledge.log_names import FREE_NAMES, STEP_NAMES, UNUSED_NAMES, prefixed
+from optdoctor.reading.json_list import begins_a_list, objects_of
 from optdoctor.reading.huggingface_rows import (
     STEP_OF_TOTAL,
     Column,
@@ -19,6 +24,7 @@ from optdoctor.reading.reader import Head, Rank, Reader, Source
 from optdoctor.reading.uniform_rows import JSON_NUMBER, JSON_PAIR, UniformRows, learn
 
 _SNIFFED_LINES = 100
+_SNIFFED_ROWS = 1000
 _STEPS = (
     *STEP_NAMES,
     STEP_OF_TOTAL,
@@ -56,6 +62,8 @@ _TYPICAL = lazy(
 def _sniff(head: Head) -> int:
     if '"log_history"' in head.text:
         return 0
+    if begins_a_list(head.text):
+        return sum(map(_is_row, islice(_listed([head.text]), _SNIFFED_ROWS)))
     lines = head.lines[:_SNIFFED_LINES]
     found = [row for line in lines if (row := _object(line)) is not None]
     # A document printed over many lines may end in one that is an object of its own.
@@ -67,15 +75,43 @@ def _sniff(head: Head) -> int:
 
 
 def _read(source: Source, log: Log) -> None:
-    rows = _Rows(log, _step_name(source.head.lines))
+    is_list = begins_a_list(source.head.text)
+    told = _told(source.head)
+    rows = _Rows(log, _step_name(told))
+    log.aliases = {**_ALIASES, **_own_aliases(told)}
     log.count_from_one()
+    if is_list:
+        for row in _listed(source.blocks(), log):
+            rows.add(row)
+    else:
+        _read_lines(source, rows)
+    if rows.step_name in _OF_THE_TRAINER:
+        log.facts.update(framework="huggingface", loss_form="mean", loss_window=log.loss_interval)
+
+
+def _told(head: Head) -> list[dict[str, Any]]:
+    """The rows with a loss that the beginning shows."""
+    is_list = begins_a_list(head.text)
+    found = _listed([head.text]) if is_list else filter(None, map(_object, head.lines))
+    return [row for row in found if _is_row(row)]
+
+
+def _own_aliases(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The rate and the gradient norm of one log, where their names say of what they are."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    known = {_ALIASES.get(name) for name in names}
+    return {name: c for name, c in prefixed(names).items() if c not in known}
+
+
+def _read_lines(source: Source, rows: "_Rows") -> None:
     shape: UniformRows | None = None
     for text in source.blocks():
         at = 0
         shape = _shape(text, shape)
         if shape is not None:
             if rows.step_name is None:  # the head showed no row
-                rows.step_name = _step_name(text.splitlines())
+                objects = filter(None, map(_object, text.splitlines()))
+                rows.step_name = _step_name([row for row in objects if _is_row(row)])
             for start, stop in shape.spans(text):
                 is_at_a_line = not start or text[start - 1] == "\n"
                 columns = shape.columns(text[start:stop]) if is_at_a_line else None
@@ -85,8 +121,6 @@ def _read(source: Source, log: Log) -> None:
                 rows.add_columns(columns)
                 at = stop
         rows.add_lines(text[at:])
-    if rows.step_name in _OF_THE_TRAINER:
-        log.facts.update(framework="huggingface", loss_form="mean", loss_window=log.loss_interval)
 
 
 def _shape(text: str, before: UniformRows | None) -> UniformRows | None:
@@ -101,12 +135,8 @@ def _shape(text: str, before: UniformRows | None) -> UniformRows | None:
     return before if shape == before else shape
 
 
-def _step_name(lines: Iterable[str]) -> str | None:
-    """The name of the step in most rows that hold a loss, "" where they have none.
-
-    None where no line is such a row.
-    """
-    rows = [row for line in lines if (row := _object(line)) is not None and _is_row(row)]
+def _step_name(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """The name of the step in most of these rows, "" where they have none; None without rows."""
     for name in _STEPS:
         steps = [row[name] for row in rows if name in row]
         is_moving = len(rows) == 1 or len(set(map(str, steps))) > 1
@@ -132,9 +162,10 @@ class _Rows:
             if row is None:
                 self.log.skip(first=line)
             else:
-                self._add(row)
+                self.add(row)
 
-    def _add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Adds one row."""
         if "log_history" in row or "train_runtime" in row:
             return
         if hides_nan(row) and self.step_name in _OF_THE_TRAINER:
@@ -185,8 +216,15 @@ def _object(line: str) -> dict[str, Any] | None:
         found = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict):
-        return None
+    return _joined(found) if isinstance(found, dict) else None
+
+
+def _listed(blocks: Iterable[str], log: Log | None = None) -> Iterator[dict[str, Any]]:
+    """The objects of a document that is a list of them, as those of lines."""
+    return map(_joined, objects_of(blocks, log))
+
+
+def _joined(found: dict[str, Any]) -> dict[str, Any]:
     return dict(_flat(found, "", _DEPTH)) if dict in map(type, found.values()) else found
 
 

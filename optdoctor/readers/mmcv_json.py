@@ -5,6 +5,7 @@ many there are.
 """
 
 import json
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,7 +60,7 @@ def _add(log: Log, row: dict[str, Any], clock: _Clock) -> None:
             row = {"eval_loss": row["loss"]}
         row.pop("lr", None)
         log.row(row)
-    elif iteration is not None and epoch is not None:
+    elif iteration is not None and epoch is not None and math.isfinite(iteration + epoch):
         log.row(row | {"epoch": epoch}, clock.step(int(epoch), int(iteration)))
 
 

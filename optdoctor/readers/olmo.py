@@ -8,11 +8,11 @@ READER = TextFormat(
     name="olmo",
     lines=(
         Line(
-            r"\[step=<step>/(?:<total>|\?+)(?:,epoch=<epoch>)?[,\]]",
+            r"\[step=<step>/(?:<total>|\?+)(?:,epoch=<epoch>)?(?:,[^\[\]]*)?\] $",
             mark="[step=",
-            claims=False,
         ),
-        Line(r"\b(?=train/[^=]{1,60}=)", pairs=":", mark="train/"),
+        # Names of this form are found in bars and prints of many others.
+        Line(r"\b(?=train/[^=]{1,60}=)", pairs=":", mark="train/", claims=False),
         Line(r"\b(?=optim/[^=]{1,60}=)", pairs=":", mark="optim/", claims=False),
         Line(r"\b(?=eval/[^=]{1,80}=)", pairs=":", mark="eval/", claims=False),
     ),

@@ -311,7 +311,10 @@ class Block:
 
     @cached_property
     def ends(self) -> IntArray:
-        """Rows before which steps fall, and the end of all."""
+        """Rows before which steps fall, or epochs where no row states a step; and the end."""
+        if self.steps is None and len(rows := self.counted_epochs):
+            epochs = self.values["epoch"][rows]
+            return np.append(rows[1:][epochs[1:] < epochs[:-1]], self.length)
         if self.steps is None or not self.length:
             return np.array([self.length])
         return np.append(np.flatnonzero(self.logged[1:] < self.logged[:-1]) + 1, self.length)
@@ -345,6 +348,14 @@ class Block:
             return start
         later = int(np.searchsorted(self.stated, start))
         return int(self.stated[later]) if later < len(self.stated) else self.length
+
+    @cached_property
+    def counted_epochs(self) -> IntArray:
+        """The rows that hold a loss and a finite epoch."""
+        if "loss" not in self.values or "epoch" not in self.values:
+            return np.empty(0, np.int64)
+        is_there = self.holds("loss", 0, self.length) & self.holds("epoch", 0, self.length)
+        return np.flatnonzero(is_there & np.isfinite(self.values["epoch"]))
 
     @cached_property
     def losses(self) -> IntArray:

@@ -33,6 +33,7 @@ _WIDE = 16, 8_192
 _TELLING = 65_536  # newest rows from which facts are told
 _MAX_OVERFLOWS = 10_000  # that wait for the next row
 _FEW = 32  # rows that are added sooner one by one than as columns
+_SURE = 3  # rows before a fall of the epoch and rows behind it, without which it is none
 _SPELLED_BY_C = re.compile(
     r"(?P<sign>[-+]?)(?:nan(?:xxx|\(\w*\))|1\.#(?:(?P<infinite>inf)|ind|[qs]nan)0*(?:e\+0+)?)", re.I
 )
@@ -69,7 +70,8 @@ class Log:
     Steps that go back are a resume: the rows from there on belong to a branch that was left, in
     every series. Steps that go back to the first one or before it are another run: all rows so
     far are left out. Steps that go back while the epoch rises are counted within the epoch, and
-    are added up. Rows of one step, as of several ranks or two loggers, are one row: the last of
+    are added up. Where rows are counted, an epoch that falls tells of another run or of a resume
+    (`_see_fall`). Rows of one step, as of several ranks or two loggers, are one row: the last of
     them, but a value that is not finite is not hidden by a finite one.
     """
 
@@ -94,6 +96,10 @@ class Log:
     _offset: int = 0
     _epochs: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=10_000))
     """(epoch, offset that held up to it) of each rise of the offset."""
+    _epoch_begun: float | None = None  # of the first counted loss row,
+    _newest_epochs: tuple[float, ...] = ()  # of the newest, at most `_SURE`
+    _fall: tuple[int, float, int] | None = None
+    """(row at which the epoch fell, the epoch before it, rows since), while in doubt."""
     _renewed: set[str] = field(default_factory=set)
     """Series whose steps fell since the newest loss row: of the new branch already."""
     _overflows: list[float] = field(default_factory=list)  # scales, until the next row is placed
@@ -103,6 +109,7 @@ class Log:
     _saw_step_before: bool = False  # in the run before it, which stays until then
     _left_runs: int = 0
     _left_rows: dict[str, int] = field(default_factory=dict)  # {"loss" or "evaluation": rows}
+    _left_bad: dict[str, int] = field(default_factory=dict)  # those of them that are not finite
     _may_count_from_zero: bool = False
     _from_zero_likely: bool = False
 
@@ -186,6 +193,7 @@ class Log:
         self._in_epoch = (-1, 0.0)
         self._epochs.clear()
         self._renewed.clear()
+        self._epoch_begun, self._newest_epochs, self._fall = None, (), None
         self._saw_step = False
 
     def overflow(self, old: float | None, new: float) -> bool:
@@ -260,7 +268,7 @@ class Log:
 
     def trace(self, origin: str, reader: str, why: str = "", guessed: bool = False) -> Trace:
         """The run. Facts that follow from the rows are added where the reader gave none."""
-        self._settle()
+        self._settle(self._last_update())
         facts: dict[str, Fact] = {"step_source": "logged" if self._states_steps else "counted rows"}
         if loss := self._columns.get("loss"):
             facts["loss_kind"] = self._loss_kind()
@@ -280,7 +288,7 @@ class Log:
         )
 
     def _told(self, shift: int) -> list[Event]:
-        events = [replace(event, step=event.step + shift) for event in self.events]
+        events = [_moved(event, shift) for event in self.events]
         if shift:
             events.append(
                 Event(1, "gap", "This log counts from 0: its step N stands here as N + 1")
@@ -295,9 +303,14 @@ class Log:
     def _left_out(self) -> str:
         runs = self._left_runs
         said = "an earlier run" if runs == 1 else f"{runs:,} earlier runs"
-        told = [f"{n:,} {what} row{'s' * (n > 1)}" for what, n in self._left_rows.items() if n]
-        rows = f": {' and '.join(told)}" if told else ""
-        return f"{said} in this log {'was' if runs == 1 else 'were'} left out{rows}"
+        told = []
+        for what, rows in self._left_rows.items():
+            if rows:
+                bad = self._left_bad[what]
+                broken = f", {bad:,} of them not finite" if bad else ""
+                told.append(f"{_rows(rows, what)}{broken}")
+        counts = f": {' and '.join(told)}" if told else ""
+        return f"{said} in this log {'was' if runs == 1 else 'were'} left out{counts}"
 
     def _loss_kind(self) -> str:
         if not REWARD_NAMES.isdisjoint(self._names):
@@ -373,6 +386,8 @@ class Log:
             elif where < column.last:
                 self._renewed.add(name)
             column.put(where, value, is_micro)
+        if has_loss and not self._saw_step and math.isfinite(epoch := known.get("epoch", math.nan)):
+            self._see_fall(where, epoch)
 
     def _place(self, at: float | None, known: Mapping[str, float]) -> int:
         if at is None or not 0 <= at < MAX_STEP:
@@ -399,19 +414,73 @@ class Log:
 
     def _go_back(self, leader: Column, where: int) -> None:
         """Drops what belongs to a branch that was left: the losses, or evaluations, go back."""
+        before, rows = leader.last, leader.rows
         is_other_run = where <= leader.first
         if is_other_run:
             self._count_left_run()
-        else:
-            self.event(where, "resume", f"steps go back from {leader.last} to {where}")
         for name, column in self._columns.items():
             if name in self._renewed:
                 column.cut(where + 1)
             else:
                 column.cut(0 if is_other_run else where)
+        if not is_other_run and len(self.events) < MAX_EVENTS:
+            said = f"{_rows(rows - leader.rows)} taken back"
+            self.events.append(Event(where, "resume", said, old=before))
         self._overflows.clear()
         self._overflows_seen.clear()
         self._overflow_step = 0
+
+    def _see_fall(self, row: int, epoch: float) -> None:
+        """Tells by the epochs of counted loss rows where another run begins or one goes on.
+
+        The epoch falls where it is below that of each of the `_SURE` rows before it, and in as
+        many rows behind it neither falls again nor is back where it was. Processes that print in
+        turn and a line out of place are no fall. One to the first epoch or below it that is large
+        begins another run, see `begins_anew`: the rows before it are left out. Else it is a
+        resume, and all rows stay: nothing says which of them were repeated.
+        """
+        newest = self._newest_epochs
+        self._newest_epochs = (*newest, epoch)[-_SURE:]
+        if self._epoch_begun is None:
+            self._epoch_begun = epoch
+        elif epoch < newest[-1]:
+            is_clear = len(newest) == _SURE and epoch < min(newest)
+            is_clear = is_clear and newest[-1] > self._epoch_begun
+            self._fall = (row, newest[-1], 0) if is_clear else None
+        elif self._fall is not None:
+            fallen, before, since = self._fall
+            self._fall = (fallen, before, since + 1) if epoch < before else None
+            if self._fall is not None and since + 1 == _SURE:
+                self._fall = None
+                self._accept_fall(fallen, newest[0], before)
+
+    def _accept_fall(self, row: int, epoch: float, before: float) -> None:
+        assert self._epoch_begun is not None
+        if begins_anew(epoch, before, self._epoch_begun):
+            self._begin_at(row)
+            self._epoch_begun = epoch
+        else:
+            said = f"the epoch goes back from {before:.6g} to {epoch:.6g}: no rows taken back"
+            self.event(row, "resume", said)
+
+    def _begin_at(self, first: int) -> None:
+        """Leaves out the counted rows before one of the newest, which becomes the first."""
+        offset = first - 1
+        kept: dict[str, tuple[IntArray, Values]] = {}
+        for name, column in self._columns.items():
+            steps, values = column.newest(_TELLING)
+            at = int(np.searchsorted(steps, first))
+            kept[name] = steps[at:] - offset, values[at:]
+            column.cut(first)
+        events = [replace(e, step=e.step - offset) for e in self.events if e.step >= first]
+        self._count_left_run()
+        self._columns.clear()
+        self.events += events
+        for name, (steps, values) in kept.items():
+            if len(steps):
+                self._column(name).extend(steps, values)
+        self._counted -= offset
+        self._overflow_step = max(self._overflow_step - offset, 0)
 
     def _leave_out(self) -> None:
         self._begun = False
@@ -423,8 +492,16 @@ class Log:
         for name, what in (("loss", "loss"), ("eval_loss", "evaluation")):
             if column := self._columns.get(name):
                 self._left_rows[what] = self._left_rows.get(what, 0) + column.rows
+                self._left_bad[what] = self._left_bad.get(what, 0) + _not_finite(column)
                 break
         self.events.clear()
+
+    def _last_update(self) -> int:
+        """The last step at which an overflow can stand: the run's, where its length is known."""
+        total = self.facts.get("total_steps")
+        if type(total) is not int:
+            return MAX_STEP * 2
+        return max(total - self._shift(), self.last_step)
 
     def _see_later(self, where: int) -> None:
         if self._overflows and where > self._overflow_step:
@@ -485,6 +562,8 @@ class Log:
         if block.steps is None:
             if self._saw_step:
                 return np.full(stop - start, self._last_step)
+            if not self._epochs_rise(block, start, stop):
+                return None
             counted = self._counted + np.cumsum(block.holds("loss", start, stop))
             others = self._counted_evaluations + np.cumsum(block.holds("eval_loss", start, stop))
             where = np.maximum(np.where(counted > 0, counted, others), 1)
@@ -500,6 +579,15 @@ class Log:
             where = np.append(np.full(first - start, self._last_step), where[first - start :])
         return where
 
+    def _epochs_rise(self, block: Block, start: int, stop: int) -> bool:
+        """Whether the epochs of counted loss rows do not fall and no fall is in doubt."""
+        rows = within(block.counted_epochs, start, stop)
+        if self._fall is not None or not len(rows):
+            return self._fall is None
+        values = block.values["epoch"][rows]
+        values = np.append(self._newest_epochs[-1:], values)
+        return not (values[1:] < values[:-1]).any()
+
     def _stays_in_epoch(self, block: Block, start: int, stop: int) -> bool:
         """Whether no row goes back to an epoch for which steps were added up."""
         if not self._epochs or not len(epochs := within(block.epochs, start, stop)):
@@ -511,12 +599,47 @@ class Log:
         self._counted += block.count("loss", start, stop)
         self._counted_evaluations += block.count("eval_loss", start, stop)
         if block.steps is None:
+            if not self._saw_step and len(rows := within(block.counted_epochs, start, stop)):
+                epochs = block.values["epoch"]
+                if self._epoch_begun is None:
+                    self._epoch_begun = float(epochs[rows[0]])
+                newest = (*self._newest_epochs, *epochs[rows[-_SURE:]].tolist())
+                self._newest_epochs = newest[-_SURE:]
             return
         self._saw_step, self._last_step = True, int(where[-1])
         if len(losses := within(block.losses, start, stop)):
             epoch = block.last_epoch(start, stop)
             epoch = self._in_epoch[1] if epoch is None else epoch
             self._in_epoch = int(block.logged[losses[-1]]), epoch
+
+
+def begins_anew(epoch: float, before: float, first: float) -> bool:
+    """Whether an epoch that fell is of another run, and not of one that goes on.
+
+    It is back at the run's first or below it, and fell by a whole epoch or by more than half.
+    """
+    return epoch <= first and (before - epoch >= 1 or epoch < before / 2)
+
+
+def _moved(event: Event, shift: int) -> Event:
+    """The event with the steps in its words moved too."""
+    step = event.step + shift
+    if event.kind != "resume" or not isinstance(event.old, int):
+        return replace(event, step=step)
+    text = f"steps go back from {event.old + shift} to {step}: {event.text}"
+    return replace(event, step=step, text=text, old=None)
+
+
+def _rows(count: int, what: str = "") -> str:
+    return f"{count:,} {what}{' ' if what else ''}row{'s' * (count != 1)}"
+
+
+def _not_finite(column: Column) -> int:
+    """Rows of a series that are not finite."""
+    _, values = column.newest(column.rows)
+    if len(values) < column.rows:  # older ones are in buckets
+        return int(column.series().bad.sum())
+    return int((~np.isfinite(values)).sum())
 
 
 def _usual_distance(steps: IntArray) -> int | None:

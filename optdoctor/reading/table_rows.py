@@ -19,6 +19,7 @@ Column = NDArray[np.float64] | np.ma.MaskedArray[Any, Any]
 NO_VALUE = ("", "NA", "N/A", "None", "none", "null", "NULL", "n/a", "-", "--")
 """Cells that say that there is no value. NaN in words is a value."""
 _INTEGER = lazy(r"-?\d{1,15}")
+_THOUSANDS = lazy(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _IN_DICT = lazy(r"['\"](\w{1,60})['\"]:\s*([-+.\w]{1,40})(?=\s*[,}])")
 
 
@@ -64,8 +65,17 @@ def cells_of(line: str, delimiter: str) -> list[str]:
             cells = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
         except csv.Error:
             return []
-    # Where semicolons part the cells, commas are decimal points.
-    return [cell.replace(",", ".") for cell in cells] if delimiter == ";" else cells
+    if "," not in line or (delimiter == "," and '"' not in line):
+        return cells
+    if delimiter == ";":  # commas are decimal points
+        return [cell.replace(",", ".") for cell in cells]
+    return [_without_thousands(cell) for cell in cells]
+
+
+def _without_thousands(cell: str) -> str:
+    """A cell without the commas that part the thousands of its number."""
+    is_one = "," in cell and _THOUSANDS.fullmatch(cell.strip())
+    return cell.replace(",", "") if is_one else cell
 
 
 def is_row(cells: Sequence[str] | None) -> bool:

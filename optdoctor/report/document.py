@@ -12,6 +12,8 @@ from optdoctor.report import reading
 from optdoctor.trace import Trace
 
 SCHEMA = "optdoctor/diagnosis-1"
+EVENTS = ("start", "resume", "gap")
+"""Kinds of events that a run lists."""
 Json: TypeAlias = dict[str, Any]
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -61,6 +63,11 @@ def _run(diagnosis: Diagnosis, trace: Trace) -> Json:
         "steps": list(trace.steps),
         "channels": sorted(trace.series),
         "lines_skipped": trace.lines_skipped,
+        "events": [
+            {"step": event.step, "kind": event.kind, "text": event.text}
+            for event in trace.events
+            if event.kind in EVENTS
+        ],
         "verdict": str(diagnosis.verdict),
         "reason": diagnosis.reason,
         "causes": [{"rule": c.rule, "explains": list(c.explains)} for c in diagnosis.causes],

@@ -39,9 +39,8 @@ def rows(
             found.append(
                 ("doctor", [shorten(f"stepped back at step {event.step}: {reason}", room)])
             )
-    for event in trace.events:
-        if event.kind == "gap" and event.text != FROM_ZERO:
-            found.append(("note", cut(wrap(prose(event.text), room), detail.lines)))
+    for text in _happened(trace):
+        found.append(("note", cut(wrap(prose(text), room), detail.lines)))
     if skipped := _skipped(trace):
         found.append(("note", [skipped]))
     if unit(trace) == "row":
@@ -77,18 +76,38 @@ def counts_from_zero(trace: Trace) -> bool:
     return any(event.kind == "gap" and event.text == FROM_ZERO for event in trace.events)
 
 
+def _happened(trace: Trace) -> list[str]:
+    """What a log shows of runs before this one, of resumes and of gaps; resumes in one sentence."""
+    of_kind = {
+        kind: [event.text for event in trace.events if event.kind == kind and event.text]
+        for kind in ("start", "resume", "gap")
+    }
+    if not is_log(trace):  # a run that was watched tells of each of its processes
+        of_kind["start"] = of_kind["resume"] = []
+    found = of_kind["start"][-1:]
+    if resumes := of_kind["resume"]:
+        several = f"{len(resumes):,} resumes; at the last, " if len(resumes) > 1 else ""
+        found.append(several + resumes[-1])
+    found += [text for text in of_kind["gap"] if text != FROM_ZERO]
+    return [text[0].upper() + text[1:] for text in found]
+
+
 def _skipped(trace: Trace) -> str:
-    """`3 of 480 updates were skipped`; "" if none was."""
+    """`3 of 480 updates were skipped`, of where each was logged from the first on; "" if none."""
     series = trace.series.get("step_skipped")
     if series is None:
         return ""
     # Of a thinned row only the last value is known, unless all are equal.
     whole = np.where(series.low == 1, series.count - series.bad, series.values == 1)
-    count, (first, last) = int(whole.sum()), trace.steps
+    count, loss = int(whole.sum()), trace.series.get("loss")
     if not count:
         return ""
-    total = last - first + 1
-    of = f" of {total:,}" if unit(trace) == "step" and total >= count else ""
+    of = ""
+    if unit(trace) == "step" and loss is not None and loss.rows:
+        first, last = int(loss.starts[0]), int(loss.steps[-1])
+        # One behind the last loss may be of the update whose loss that was.
+        if first == 1 and loss.rows == last >= int(series.steps[-1]):
+            of = f" of {last:,}"
     noun = "update" if count == 1 and not of else "updates"
     return f"{count:,}{of} {noun} {'was' if count == 1 else 'were'} skipped"
 

@@ -2,7 +2,7 @@
 
 from optdoctor.findings import Diagnosis, Finding, Status, Verdict
 from optdoctor.report.slots import is_log, unit, worded
-from optdoctor.report.wording import counted, listed, prose
+from optdoctor.report.wording import counted, listed
 from optdoctor.rule import SYMPTOMS
 from optdoctor.trace import Trace
 
@@ -43,16 +43,23 @@ def _lowered(finding: Finding, trace: Trace) -> str:
     )
 
 
+def _length(trace: Trace) -> int:
+    """Steps that the trace tells of: what passed before the first row belongs to it."""
+    first, last = trace.steps
+    interval = trace.facts.get("log_interval")
+    is_from_start = isinstance(interval, int) and 1 <= first <= interval
+    return last if is_from_start else last - first + 1
+
+
 def _without_illness(diagnosis: Diagnosis, trace: Trace) -> str:
     if diagnosis.verdict is Verdict.UNKNOWN:
-        return f"{prose(diagnosis.reason or 'no reason given').rstrip('.')}."
-    first, last = trace.steps
+        return f"{worded(diagnosis.reason or 'no reason given', trace).rstrip('.')}."
     found = counted(len(diagnosis.findings), "note") if diagnosis.findings else "Nothing"
     silent = list(diagnosis.with_status(Status.CLEAR))
     unseen = sum(
         o.status in (Status.SKIPPED, Status.ABSTAINED) for o in diagnosis.outcomes.values()
     )
-    length = counted(last - first + 1, unit(trace))
+    length = counted(_length(trace), unit(trace))
     num_looked = len(silent) + len(diagnosis.with_status(Status.FOUND))
     if num_looked == len(diagnosis.outcomes) > 1:
         return f"{found} found in {length}; all {num_looked} rules looked."

@@ -16,8 +16,9 @@ the loss on them again without training; high again means the batch. Until then 
 1.5 times the usual norm bounds the harm. Clipping is not offered where rises last, as data sorted
 by class make them: there it does harm, and shuffling is what helps.
 ## When it is fine
-A hard example in a small batch: a single row below a doubling is a note and never an alarm. Losses
-that are means over several steps, and rows many steps apart, cannot be judged, and are not.
+A hard example in a small batch: a single row below a doubling is a note and never an alarm; 5 % of
+the first losses are added before, so that losses near zero do not count. Losses that are means over
+several steps, and rows many steps apart, cannot be judged, and are not.
 A loss that swings up over several rows, as at the edge of stability, is no batch's.
 ## Told apart from
 `divergence`: the loss stays up; this rule does not count such a rise, and where it sees no other it
@@ -36,7 +37,7 @@ from numpy.typing import NDArray
 from optdoctor import rule
 from optdoctor.curves import FILTERED_BY, lookup, unmasked, witness
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
-from optdoctor.knowledge.losses import NEVER_FALLING
+from optdoctor.knowledge.losses import NEVER_FALLING, called
 from optdoctor.store import IntArray, Series
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace
 from optdoctor.trace import Trace
@@ -65,6 +66,8 @@ JUMP = 1.5
 """Usual rates beyond which that of one update stands out: no schedule rises so fast in one step."""
 CLIP = 1.5
 """Usual norms at which the gradient is clipped in the emergency."""
+TINY = 1e-6
+"""Share of a loss below which what was usual before is named itself, and no ratio."""
 NORMS = ("grad_norm", "grad_norm_used")
 TRIED = "rescued 3 of 3 small SGD runs: tests/rules/test_bad_batch.py"
 
@@ -81,7 +84,7 @@ class Limits(rule.Limits):
     """Largest joint rise of a healthy run, in robust standard deviations: heuristic. One of
     the two alone goes beyond it in healthy runs, which is why both are asked for."""
     blip: float = 1.0
-    """Largest rise of the loss, in doublings, of which a single one is no alarm."""
+    """Largest rise of the loss, softened, in doublings, of which a single one is no alarm."""
     few: int = 3
     """Most rows of such batches, none of them above `blip`, that are no alarm."""
 
@@ -90,6 +93,7 @@ class _Rise(NamedTuple):
     """A series against what is usual: log2 level [n], and what `_above_usual` tells of it."""
 
     steps: IntArray  # [n] where it was highest
+    values: Floats  # the highest, as recorded
     level: Floats
     middle: Floats  # median of the window before
     base: Floats  # the same, or that of its last rows where it is higher
@@ -130,10 +134,11 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     inside = np.concatenate([np.arange(first, last + 1) for first, last in single])
     worst = int(inside[np.nanargmax(both[inside])])
     height, usual = float(loss.rise[worst]), 2 ** float(norm.middle[at[worst]])
-    alarm = len(inside) > limits.few or height > limits.blip
+    steep = height > limits.blip
+    alarm = len(inside) > limits.few or steep
     step = int(loss.steps[worst])
     end = int(loss.steps[single[-1][1]])
-    times = f"the loss over its usual level at step {step}, and back at once"
+    value, before = float(loss.values[worst]), _usual(loss.values, worst)
     often = f"{len(single)} times, " if len(single) > 1 else ""
     who = f"{longest} batches in a row raise" if longest > 1 else "a batch raises"
     said = f"{often}{'up to ' * (longest > 1 < len(single))}{who}"
@@ -143,14 +148,15 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
             severity=Severity.WARN if alarm else Severity.NOTE,
             summary=(
                 f"{said[0].upper()}{said[1:]} loss and gradient norm at once{when} at step"
-                f" {step}: the loss {2**height:.3g}-fold, and both at least {both[worst]:.3g}"
-                f" standard deviations (limit {limits.deviations:g})."
+                f" {step}: the loss {_how_far(value, before)}, and both at least"
+                f" {both[worst]:.3g} standard deviations (limit {limits.deviations:g})."
             ),
             steps=(int(steps[0]), end),
             evidence=(
                 _deviation("loss", "loss", step, loss.score[worst], limits),
                 _deviation(name, "gradient norm", step, of_norm[worst], limits),
-                Evidence("loss", times, 2**height, 2**limits.blip, "times"),
+                # Where only their number is an alarm, a height within its limit says nothing.
+                *(_height(step, value, before, soft, limits) if steep or not alarm else ()),
                 *_recurrence(steps, len(inside), trace, limits),
             ),
             treatments=_treatments(trace, steps, usual, not lasting and longest == 1),
@@ -161,7 +167,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
 def _cannot_judge(trace: Trace) -> str:
     """Why a row's loss and norm need not be those of one batch, "" where they are."""
     if (kind := trace.facts.get("loss_kind")) in NEVER_FALLING:
-        return f"a loss of kind {kind} jumps in a good run"
+        return f"{called(str(kind))} jumps in a good run"
     if (_number(trace, "loss_window") or 1.0) > 1:
         return "a loss is the mean of several updates, a norm that of one"
     loss = trace.series["loss"]
@@ -186,7 +192,8 @@ def _against_usual(series: Series, soft: float, kind: str) -> _Rise:
     fall. The first `HISTORY` rows have none. Rounded, so that all machines judge alike at a limit.
     """
     known = np.isfinite(series.high) & (series.high + soft > 0)
-    level = np.log2(np.asarray(series.high[known], np.float64) + soft)
+    values = np.asarray(series.high[known], np.float64)
+    level = np.log2(values + soft)
     change = np.diff(level)
     middle, base, spread = (np.full(len(level), np.nan) for _ in range(3))
     for first in range(HISTORY, len(level), BLOCK):
@@ -198,7 +205,7 @@ def _against_usual(series: Series, soft: float, kind: str) -> _Rise:
         base[rows] = np.maximum(middle[rows], _medians(_before(level, rows, NEAR), rows))
     rise = np.round(level - base, 9)
     score = np.round(rise / np.maximum(1.4826 * spread, FLOOR[kind]), 9)
-    return _Rise(series.high_step[known], level, middle, base, rise, score)
+    return _Rise(series.high_step[known], values, level, middle, base, rise, score)
 
 
 def _before(values: Floats, rows: IntArray, width: int) -> Floats:
@@ -271,6 +278,31 @@ def _rate_jumped(trace: Trace, loss: _Rise, top: int) -> bool:
     rates = lookup(trace.series["lr"], loss.steps[max(top - WINDOW, 0) : top])
     near = rates[-AROUND:][np.isfinite(rates[-AROUND:])]
     return near.size > 0 and bool(near.max() > JUMP * np.nanmedian(rates))
+
+
+def _usual(losses: Floats, row: int) -> float:
+    """The loss that a row is measured against, as recorded: see `_Rise.base`."""
+    before = losses[max(row - WINDOW, 0) : row]
+    return float(max(np.median(before), np.median(before[-NEAR:])))
+
+
+def _how_far(value: float, before: float) -> str:
+    """`5.01-fold`: the plain ratio, where there is one."""
+    if before > TINY * value:
+        return f"{value / before:.3g}-fold"
+    return f"from {before:.3g} to {value:.3g}"
+
+
+def _height(
+    step: int, value: float, before: float, soft: float, limits: Limits
+) -> tuple[Evidence, ...]:
+    """The loss over what is usual. `blip` limits the rise of the softened loss: here in plain."""
+    limit = 2**limits.blip * before + (2**limits.blip - 1) * soft
+    if before > TINY * max(value, soft):
+        what = f"loss at step {step} over the median of the rows before, and back at once"
+        return (Evidence("loss", what, value / before, limit / before, "times"),)
+    what = f"loss at step {step} after {before:.3g} in the rows before, and back at once"
+    return (Evidence("loss", what, value, limit, "loss"),)
 
 
 def _deviation(channel: str, word: str, step: int, score: float, limits: Limits) -> Evidence:

@@ -31,10 +31,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optdoctor import rule
-from optdoctor.curves import FILTERED_BY, lookup, masked_zeros, spans, unmasked, witness
+from optdoctor.curves import (
+    FILTERED_BY,
+    lookup,
+    masked_zeros,
+    row_before,
+    spans,
+    unmasked,
+    witness,
+)
 from optdoctor.findings import Evidence, Finding, Severity, Treatment
 from optdoctor.knowledge.losses import RUNNING_MEAN
-from optdoctor.knowledge.remedies import go_back
+from optdoctor.knowledge.remedies import batches, go_back
 from optdoctor.store import Series
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace
 from optdoctor.trace import Trace
@@ -82,14 +90,13 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
     last = int(loss.steps[-1] if permanent else loss.last_bad[bad_rows[-1]])
     whole = [] if broken else _whole_weights(trace, first)
     num_bad = tail if permanent else int(loss.bad.sum())
-    num_rows = num_bad if permanent else loss.rows
     passed = ISOLATED if num_bad <= FEW else LASTING if len(spans(sick)) == 1 else RECURRING
     course = PERMANENT if permanent else KEPT if kept else OPEN if tail else passed
     if permanent:
         where = f"from step {first} to the end, {last}"
     else:
         where = f"at step {first}" if first == last else f"between step {first} and step {last}"
-    what = f"of {num_rows:,} losses NaN or infinite: {course}"
+    what = f"of {loss.rows:,} losses NaN or infinite: {course}"
     evidence = [Evidence("loss", what, num_bad, limits.healthy, "rows"), *broken, *whole]
     if masked.any():
         evidence += _masked(trace, masked, limits)
@@ -100,13 +107,20 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
         Finding(
             severity=Severity.CRITICAL if permanent else Severity.WARN,
             summary=(
-                f"{word} loss {where}: {num_bad:,} of {num_rows:,} losses (limit {limits.healthy})."
+                f"{word} loss {where}: {_share(num_bad, loss.rows, permanent)}"
+                f" (limit {limits.healthy})."
             ),
             steps=(first, last),
             evidence=tuple(evidence),
             treatments=_treatments(first, course, trace, bool(broken), bool(whole)),
         )
     ]
+
+
+def _share(bad: int, rows: int, permanent: bool) -> str:
+    if bad == rows:
+        return f"all {rows:,} losses" if rows > 1 else "the only loss"
+    return f"{'the last ' if permanent else ''}{bad:,} of {rows:,} losses"
 
 
 def _is_kept(trace: Trace, onset: int) -> bool:
@@ -215,10 +229,12 @@ def _treatments(
         source="counters of the fault itself name what a loss curve cannot",
     )
     why = "their weights are not finite" if weights_broken else "the loss was not finite by then"
-    sound = min(since, _first_broken_update(trace) or since)
-    back = go_back(trace, sound, f"; of later ones {why}")
+    broken = min(since, _first_broken_update(trace) or since)
+    before = row_before(trace.series["loss"], since)
+    known = before if broken == since else None
+    back = go_back(trace, broken, f"; of later ones {why}", known)
     batch = Treatment(
-        title=f"Look at the batch of step {since}: all labels ignored, empty, or a bad number",
+        title=f"Look at {batches(since, before)}: all labels ignored, empty, or a bad number",
         when="check",
         safety="manual",
         basis="heuristic",

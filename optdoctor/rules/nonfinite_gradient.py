@@ -13,29 +13,30 @@ backward pass broke, the loss shows it one update later at the earliest.
 Let the loop leave such an update out: `clip_grad_norm_(.., error_if_nonfinite=True)` raises before
 the weights are touched. A clip alone is not enough. Restart from a checkpoint from before the
 first one, and look at that step: its batch, and the operation whose backward pass broke. Where the
-loss of that step was not finite either, the loss broke first: look at its batch.
+loss of that very update was not finite either, the loss broke first: look at its batch. Rows that
+are several steps apart do not tell which of the two was first; the last finite row is the last
+that is known to be sound.
 ## When it is fine
 A gradient scaler searches for its scale by overflowing: rows before the first finite norm, and
 later a few, are how it works. From a log up to `few` of the rows pass where finite losses or norms
 follow, and all of them where no norm ever was finite and every loss was: the log is at fault.
 ## Told apart from
-`nan-pulse`: the loss itself. Where it was not finite in the same step it broke first, and this is
-a warning beside it.
+`nan-pulse`: the loss itself. Where it was not finite in the same row, this is a warning beside it.
 `loss-scale-collapse`: updates that were left out, again and again.
 `second-moment-underflow`: the gradient is finite in the step that breaks the weights.
 """
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optdoctor import rule
-from optdoctor.curves import FILTERED_BY, may_hide_nan, unmasked, witness
+from optdoctor.curves import FILTERED_BY, may_hide_nan, row_before, unmasked, witness
 from optdoctor.findings import Evidence, Finding, Severity, Treatment
-from optdoctor.knowledge.remedies import go_back
+from optdoctor.knowledge.remedies import batches, go_back
 from optdoctor.store import Series
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace, small_gpt
 from optdoctor.trace import Trace
@@ -67,6 +68,15 @@ class _Seen(NamedTuple):
     """Those that had it first, from the end of the network."""
     share: float = 1.0
     """Of the rows; 1 where the update is known to have been made."""
+    sound: int = 0
+    """The newest step before the first at which the gradient was looked at."""
+
+
+Loss = Literal["finite", "first", "together"]
+"""What the loss was when the gradient broke; `together`: not finite in the same row of a log,
+where nobody knows which of the two was first."""
+ONE_UPDATE = frozenset({"torch", "lightning"})
+"""Frameworks in which the doctor itself saw the loss of each update that has a row."""
 
 
 def check(trace: Trace, limits: Limits) -> list[Finding]:
@@ -80,11 +90,12 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
     last = max(seen.last, *(_last_bad(trace, name) for name in NORMS))
     made = bool(seen.tensors)  # the update, not only the attempt
     lost = sound is False or (sound is None and made)
-    finite_loss = _was_finite(trace, seen.first)
+    loss = _loss_at(trace, seen)
+    before = _known_sound(trace, seen)
     weights = _broken_weights(trace, seen.first)
-    evidence = (*seen.evidence, *(weights or _loss_beside(seen.first, finite_loss)))
-    # Of a loss that broke first `nan-pulse` tells, and how grave it is.
-    critical = lost and finite_loss is not False
+    evidence = (*seen.evidence, *(weights or _loss_beside(seen.first, before, loss)))
+    # Of a loss that broke too `nan-pulse` tells, and how grave it is.
+    critical = lost and loss not in ("first", "together")
     whose = f" of {seen.tensors[0]}" if made else ", of a tensor that the log does not name,"
     if len(seen.tensors) > 1:
         whose += f" and {len(seen.tensors) - 1} more"
@@ -94,12 +105,12 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
             severity=Severity.CRITICAL if critical else Severity.WARN,
             summary=(
                 f"Gradient{whose} NaN or infinite {_where(trace, seen.first, last)}"
-                f"{course if finite_loss else ''}."
+                f"{course if loss == 'finite' else ''}."
             ),
             steps=(seen.first, last),
             tensors=seen.tensors,
             evidence=evidence,
-            treatments=_treatments(trace, seen.first, lost, finite_loss, bool(weights)),
+            treatments=_treatments(trace, seen.first, before, lost, loss, bool(weights)),
         )
     ]
 
@@ -126,6 +137,7 @@ def _from_inside(trace: Trace) -> _Seen | None:
     onset, last = math.inf, 0
     names: tuple[str, ...] = ()
     evidence: tuple[Evidence, ...] = ()
+    sound = 0
     for name in COUNTS[::-1]:
         if name not in trace.series:
             continue
@@ -134,7 +146,7 @@ def _from_inside(trace: Trace) -> _Seen | None:
         rows = np.flatnonzero(counts.sum(axis=1) > 0)
         if rows.size and series.steps[rows[0]] <= onset:
             onset, row = int(series.steps[rows[0]]), counts[rows[0]]
-            names = _from_the_end(trace, row > 0)
+            names, sound = _from_the_end(trace, row > 0), row_before(series, onset)
             what = f"of the gradient NaN or infinite at step {onset}, {_stage(name)}"
             evidence = (Evidence(name, what, float(row.sum()), 0, "elements"),)
         last = max([last, *series.steps[rows].tolist()])
@@ -144,7 +156,7 @@ def _from_inside(trace: Trace) -> _Seen | None:
         by_tensor = steps.min(axis=0)  # [P]
         if by_tensor.min(initial=np.inf) <= onset and np.isfinite(by_tensor).any():
             onset = int(by_tensor.min())
-            at_once = by_tensor == onset
+            at_once, sound = by_tensor == onset, onset - 1
             names = _from_the_end(trace, at_once)
             what = f"of {by_tensor.size} had it first, at step {onset}"
             what += f"; backward meets {names[0]} first"
@@ -152,7 +164,7 @@ def _from_inside(trace: Trace) -> _Seen | None:
             evidence = (count, *(e for e in evidence if f"step {onset}," in e.what))
     if not names:
         return None
-    return _Seen(int(onset), max(int(onset), last), evidence, names)
+    return _Seen(int(onset), max(int(onset), last), evidence, names, sound=sound)
 
 
 def _stage(name: str) -> str:
@@ -181,7 +193,8 @@ def _from_norms(trace: Trace) -> _Seen | None:
     what = f"of {norm.rows:,} gradient norms NaN or infinite; a log does not tell of which tensor"
     count = int(bad.sum())
     evidence = (Evidence("grad_norm", what, count, 0, "rows"),)
-    return _Seen(first, last, evidence, share=count / norm.rows)
+    sound = row_before(norm, first)
+    return _Seen(first, last, evidence, share=count / norm.rows, sound=sound)
 
 
 def _is_artefact(trace: Trace) -> bool:
@@ -219,28 +232,53 @@ def _sound_after(trace: Trace, step: int) -> bool | None:
     return any(bool((a & b).any()) for a, b in zip(later, finite, strict=True))
 
 
-def _was_finite(trace: Trace, step: int) -> bool | None:
-    """Whether the loss of that update was finite; None where no row holds it, and it alone.
+def _loss_at(trace: Trace, seen: _Seen) -> Loss | None:
+    """The loss of that update, or of the row that ends with it; None where nothing tells.
 
     A finite loss in a log that hides NaN proves nothing.
     """
-    if "loss" not in trace.series or trace.facts.get("loss_window") not in (None, 1):
+    if "loss" not in trace.series:
         return None
+    window = trace.facts.get("loss_window")
     loss = unmasked(trace.series["loss"], witness(trace))
-    row = np.flatnonzero(loss.steps == step)
+    row = np.flatnonzero(loss.steps == seen.first)
     if not row.size:
         return None
-    if not math.isfinite(loss.values[row[0]]):
-        # After an earlier loss that broke, this one is no more to blame than its gradient.
-        return False if not (loss.bad[: row[0]] > 0).any() else None
-    return None if may_hide_nan(trace) else True
+    if math.isfinite(loss.values[row[0]]):
+        return None if window not in (None, 1) or may_hide_nan(trace) else "finite"
+    if (loss.bad[: row[0]] > 0).any():
+        return None  # after an earlier loss that broke, this one is no more to blame
+    # A loss is there before its gradient: where both are of one update, it broke first.
+    is_one_update = window == 1 or trace.facts.get("framework") in ONE_UPDATE
+    return "first" if is_one_update and seen.sound == seen.first - 1 else "together"
 
 
-def _loss_beside(step: int, finite: bool | None) -> tuple[Evidence, ...]:
-    """That the loss of that step broke first, where it did."""
-    if finite is not False:
+def _known_sound(trace: Trace, seen: _Seen) -> int:
+    """The newest step before the first whose loss or gradient is known to be finite."""
+    if "loss" not in trace.series:
+        return seen.sound
+    loss = unmasked(trace.series["loss"], witness(trace))
+    before = row_before(loss, seen.first)
+    finite = loss.steps[loss.bad == 0]
+    return max(seen.sound, before) if before in finite else seen.sound
+
+
+def _loss_beside(step: int, before: int, loss: Loss | None) -> tuple[Evidence, ...]:
+    """That the loss of that update broke first, or broke in the same row."""
+    if loss not in ("first", "together"):
         return ()
-    return (Evidence("loss", f"loss of step {step} NaN or infinite: it broke first", 1, 0, "rows"),)
+    what = f"loss of step {step} NaN or infinite: it broke first"
+    if loss == "together":
+        what = f"loss NaN or infinite in the same row, {_stretch(step, before)}"
+        what += ": which of the two broke first is not known"
+    return (Evidence("loss", what, 1, 0, "rows"),)
+
+
+def _stretch(step: int, before: int) -> str:
+    """The steps that the row at `step` may tell of."""
+    if before >= step - 1:
+        return f"step {step}"
+    return f"steps {before + 1} to {step}"
 
 
 def _broken_weights(trace: Trace, step: int) -> tuple[Evidence, ...]:
@@ -261,7 +299,12 @@ def _broken_weights(trace: Trace, step: int) -> tuple[Evidence, ...]:
 
 
 def _treatments(
-    trace: Trace, since: int, lost: bool, finite_loss: bool | None, weights_broken: bool
+    trace: Trace,
+    since: int,
+    before: int,
+    lost: bool,
+    loss: Loss | None,
+    weights_broken: bool,
 ) -> tuple[Treatment, ...]:
     guard = Treatment(
         title="Leave such updates out: clip_grad_norm_(.., error_if_nonfinite=True) raises in time",
@@ -277,17 +320,20 @@ def _treatments(
         basis="literature",
         source="torch.autograd.detect_anomaly names the operation whose backward pass gave NaN",
     )
+    course = "its loss broke first, and the gradient with it"
+    if loss == "together":
+        course = "loss and gradient broke in the same row"
     batch = Treatment(
-        title=f"Look at the batch of step {since}: its loss broke first, and the gradient with it",
+        title=f"Look at {batches(since, before)}: {course}",
         when="check",
         safety="manual",
         basis="heuristic",
         source="the gradient of a loss that is not finite is not finite",
     )
-    back = go_back(trace, since, ", where the gradient broke")
+    back = go_back(trace, since, ", where the gradient broke", before)
     if weights_broken:
         return (back,)
-    if finite_loss is False:
+    if loss in ("first", "together"):
         return (batch, guard)
     return (back, guard, repeat) if lost else (guard, repeat)
 

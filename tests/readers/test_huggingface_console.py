@@ -3,7 +3,7 @@
 import math
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
@@ -203,6 +203,64 @@ def test_a_bar_that_goes_back_is_a_resume() -> None:
     trace = read("".join(f"{bar(s)}\n{row(s / 100)}\n" for s in shown))
     assert steps(trace) == [10, 20, 30, 40, 50]
     assert [event.kind for event in trace.events] == ["resume"]
+
+
+def training(steps: Iterable[int], of: int, per_epoch: int, shown: bool = True) -> str:
+    """Rows at these steps, behind a bar where one is shown."""
+    return "".join(
+        (f"\r{bar(s, of)}\n" if shown else "") + f"{row(s + 0.5, s / per_epoch)}\n" for s in steps
+    )
+
+
+@pytest.mark.parametrize("evaluated", ["", f"{bar(40, 40)}\n"])
+def test_a_second_training_with_another_bar_is_another_run(evaluated: str) -> None:
+    first = training(range(10, 510, 10), 500, 100)
+    trace = read(first + evaluated + training(range(10, 50, 10), 40, 100))
+    assert steps(trace) == [10, 20, 30, 40]
+    assert losses(trace) == [10.5, 20.5, 30.5, 40.5]
+    assert trace.facts["total_steps"] == 40
+    text = "an earlier run in this log was left out: 50 loss rows"
+    assert [(e.kind, e.text) for e in trace.events] == [("start", text)]
+
+
+@pytest.mark.parametrize("evaluated", ["", f"{bar(40, 40)}\n"])
+def test_a_second_training_without_a_bar_is_another_run_whose_rows_are_counted(
+    evaluated: str,
+) -> None:
+    first = training(range(10, 510, 10), 500, 100)
+    trace = read(first + evaluated + training(range(10, 50, 10), 40, 100, shown=False))
+    assert steps(trace) == [1, 2, 3, 4]
+    assert trace.facts["step_source"] == "counted rows"
+    assert "total_steps" not in trace.facts
+    assert [event.kind for event in trace.events] == ["start"]
+
+
+def test_a_second_training_with_the_same_bar_is_another_run_wherever_it_first_logs() -> None:
+    first = training(range(20, 510, 10), 500, 100)
+    trace = read(first + f"{bar(0)}\n" + training(range(10, 50, 10), 500, 100))
+    assert steps(trace) == [10, 20, 30, 40]
+    assert trace.facts["total_steps"] == 500
+
+
+def test_a_short_first_training_with_another_bar_gives_the_second_no_row() -> None:
+    first = training(range(10, 110, 10), 100, 100)
+    trace = read(first + training(range(10, 2010, 10), 2000, 100))
+    assert steps(trace) == list(range(10, 2010, 10))
+    assert [event.kind for event in trace.events] == ["start"]
+
+
+def test_a_second_training_without_bars_is_another_run() -> None:
+    first = training(range(10, 510, 10), 500, 100, shown=False)
+    trace = read(first + training(range(10, 510, 10), 500, 100, shown=False))
+    assert steps(trace) == list(range(1, 51))
+    assert [event.kind for event in trace.events] == ["start"]
+
+
+def test_the_bar_of_an_evaluation_begins_no_training() -> None:
+    text = training(range(10, 260, 10), 500, 100) + f"{bar(7, 40)}\n"
+    trace = read(text + training(range(260, 510, 10), 500, 100))
+    assert steps(trace) == list(range(10, 510, 10))
+    assert not trace.events
 
 
 def test_what_the_trainer_announces_is_known() -> None:

@@ -142,7 +142,7 @@ def test_names_without_end_do_not_fill_the_memory() -> None:
     "text",
     [
         '{\n "loss": 2.5,\n "step": 1\n}\n',
-        '[\n{"loss": 2.5},\n{"loss": 2.25}\n]\n',
+        '[\n2.5, {"loss": 2.5},\n{"loss": 2.25}\n]\n',
         '{"log_history": {"loss": 2.5}, "loss": 2.5}\n',
         '{"name": "ann"}\n{"name": "bob"}\n',
         'step 1 {"loss": 2.5}\nstep 2 {"loss": 2.25}\n',
@@ -247,7 +247,7 @@ def test_a_long_log_is_read_in_whole_stretches(monkeypatch: pytest.MonkeyPatch) 
     lines = [f'{{"step": {step}, "loss": {step / 8}}}' for step in range(1, 1001)]
     log = Log(aliases=json_lines.READER.aliases)
     source = Source(("\n".join(lines) + "\n").encode(), "log")
-    monkeypatch.setattr(json_lines, "_step_name", lambda lines: "step")
+    monkeypatch.setattr(json_lines, "_told", lambda head: [{"step": 1, "loss": 1.0}])
     monkeypatch.setattr(json_lines, "_object", counted)
     json_lines.READER.read(source, log)
     assert log.trace("log", "json-lines").series["loss"].rows == 1000

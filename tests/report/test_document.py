@@ -14,7 +14,7 @@ from optdoctor.report.document import render, schema
 from optdoctor.rule import Limits, Rule
 from optdoctor.rules import RULES
 from optdoctor.synthetic import falling_loss, make_trace, small_gpt
-from optdoctor.trace import Trace
+from optdoctor.trace import Event, EventKind, Trace
 
 BY_NAME = {rule.name: rule for rule in RULES}
 
@@ -87,6 +87,7 @@ def test_the_keys_are_those_of_the_contract() -> None:
         "steps",
         "channels",
         "lines_skipped",
+        "events",
         "verdict",
         "reason",
         "causes",
@@ -103,6 +104,17 @@ def test_the_keys_are_those_of_the_contract() -> None:
     missing = {entry["rule"]: entry["missing"] for entry in finding["causes"]["not_examined"]}
     assert "moment2_zero" in missing["second-moment-underflow"]
     assert run["outcomes"]["skipped"]["second-moment-underflow"]
+
+
+def test_earlier_runs_resumes_and_gaps_are_listed_and_other_events_are_not() -> None:
+    kinds: list[EventKind] = ["start", "alarm", "resume", "gap"]
+    events = [Event(step, kind, f"about {step}") for step, kind in enumerate(kinds, 1)]
+    run = document(make_trace(loss=falling_loss(), events=events))["runs"][0]
+    assert run["events"] == [
+        {"step": 1, "kind": "start", "text": "about 1"},
+        {"step": 3, "kind": "resume", "text": "about 3"},
+        {"step": 4, "kind": "gap", "text": "about 4"},
+    ]
 
 
 def test_an_unsampled_cause_names_its_gap() -> None:

@@ -252,6 +252,74 @@ def test_skipped_updates_have_one_note() -> None:
     assert "skipped" not in render(diagnose(none), none)
 
 
+@pytest.mark.parametrize(
+    ("losses", "skipped"),
+    [
+        (range(10, 481, 10), 15),  # some updates are in no row
+        (range(2, 481), 15),
+        (range(1, 481), 481),  # may be of the update whose loss is the last row
+    ],
+)
+def test_skipped_updates_are_a_share_only_of_updates_that_are_all_logged(
+    losses: range, skipped: int
+) -> None:
+    steps = {"loss": list(losses), "step_skipped": [skipped]}
+    trace = make_trace(loss=falling_loss(480)[: len(losses)], step_skipped=[1.0], steps=steps)
+    assert "note           1 update was skipped\n" in render(diagnose(trace), trace) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "interval", "length"),
+    [(10, 10, "4,000"), (10, 9, "3,991"), (0, 10, "4,001"), (10, None, "3,991")],
+)
+def test_steps_before_the_first_row_of_a_run_that_logs_at_intervals_are_of_it(
+    first: int, interval: int | None, length: str
+) -> None:
+    steps = [first, *range(20, 4001, 10)]
+    trace = make_trace(loss=falling_loss(400)[: len(steps)], steps={"loss": steps})
+    trace = replace(trace, facts={**trace.facts, "log_interval": interval})
+    assert f"Nothing found in {length} steps" in render(diagnose(trace), trace)
+
+
+LEFT = "an earlier run in this log was left out: 400 loss rows, 100 of them not finite"
+HAPPENED = [
+    Event(1, "start", LEFT),
+    Event(20, "resume", "steps go back from 40 to 20: 2 rows taken back"),
+    Event(30, "resume", "steps go back from 50 to 30: 3 rows taken back"),
+]
+
+
+@pytest.mark.parametrize("reader", ["prints", ""])
+def test_a_log_tells_in_notes_of_earlier_runs_and_in_one_of_all_resumes(reader: str) -> None:
+    trace = replace(make_trace(loss=falling_loss(), events=HAPPENED), reader=reader)
+    diagnosis = diagnose(trace)
+    notes = [
+        "An earlier run in this log was left out: 400 loss rows, 100 of them not finite",
+        "2 resumes; at the last, steps go back from 50 to 30: 3 rows taken back",
+    ]
+    assert account(diagnosis, trace).notes == (tuple(notes) if reader else ())
+    said = " ".join(render(diagnosis, trace).split())
+    for note in notes:
+        assert (note in said) == bool(reader)
+        assert (f"- {note}" in markdown.render([(diagnosis, trace)])) == bool(reader)
+        assert (f"<li>{note}</li>" in page.render([(diagnosis, trace)])) == bool(reader)
+    assert max(map(cell_len, render(diagnosis, trace).splitlines())) <= 80
+
+
+def test_one_resume_is_told_without_a_count() -> None:
+    trace = replace(make_trace(loss=falling_loss(), events=HAPPENED[1:2]), reader="prints")
+    note = "note           Steps go back from 40 to 20: 2 rows taken back"
+    assert note in render(diagnose(trace), trace)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_notes_of_earlier_runs_and_resumes_keep_the_report_short(name: str) -> None:
+    diagnosis, trace = CASES[name]
+    trace = replace(trace, reader=trace.reader or "prints", events=(*trace.events, *HAPPENED))
+    text = render(diagnosis, trace, cost="0.95 % of training time", page="p")
+    assert len(text.splitlines()) <= 40
+
+
 def test_a_log_without_step_numbers_speaks_of_rows() -> None:
     text = render(*CASES["counted log"])
     assert "huggingface-console, 100 rows   2 lines skipped" in text

@@ -384,3 +384,54 @@ def test_the_clip_that_is_proposed_rescues_the_run(seed: int) -> None:
     _, bound = now.changes["max_grad_norm"]
     _, rescued = trained(seed, bad=True, clip=float(str(bound)))
     assert rescued < 1.05 * healthy
+
+
+def test_the_number_shown_is_the_plain_ratio_of_the_loss_to_the_median_before() -> None:
+    losses = level(rows=200)
+    losses[100] = 15.0
+    norm = np.ones(200)
+    norm[100] = 64
+    finding = only_finding(make_trace(loss=losses, grad_norm=norm))
+    assert "at step 101: the loss 5-fold, " in finding.summary
+    height = finding.evidence[2]
+    assert (height.observed, height.unit) == (5.0, "times")
+    assert height.limit == pytest.approx((2 * (3 + 1) - 1) / 3)  # a doubling of the loss + 1
+
+
+@pytest.mark.parametrize(("doublings", "beyond"), [(0.9, False), (1.0, False), (1.01, True)])
+def test_the_ratio_stands_on_the_side_of_its_limit_that_was_judged(
+    doublings: float, beyond: bool
+) -> None:
+    finding = only_finding(spiked([100], doublings))
+    height = next(e for e in finding.evidence if e.unit == "times")
+    assert (finding.severity is Severity.WARN) is beyond
+    assert (height.observed > height.limit * (1 + 1e-9)) is beyond
+
+
+def test_a_height_within_its_limit_is_no_evidence_of_an_alarm_by_number() -> None:
+    finding = only_finding(spiked([50, 80, 110, 140], 0.8))
+    assert finding.severity is Severity.WARN
+    assert all(e.observed > e.limit for e in finding.evidence if e.unit in ("times", "rows"))
+
+
+def test_a_loss_that_rises_from_nothing_has_no_ratio() -> None:
+    loss, norm = level(), np.ones(200)
+    loss[3:] = 0.0
+    loss[100], norm[100] = 20.0, 64.0
+    finding = only_finding(make_trace(loss=loss, grad_norm=norm))
+    assert "the loss from 0 to 20, " in finding.summary
+    height = finding.evidence[2]
+    assert (height.observed, height.limit, height.unit) == (20.0, 1.0, "loss")
+
+
+def test_the_number_shown_is_measured_against_the_nearest_rows_where_they_are_higher() -> None:
+    loss, norm = level(), np.ones(200)
+    loss[90:100], loss[100], norm[100] = 4.0, 20.0, 64.0
+    assert "the loss 5-fold, " in only_finding(make_trace(loss=loss, grad_norm=norm)).summary
+
+
+@pytest.mark.parametrize("kind", ["reward", "adversarial", "diffusion"])
+def test_the_reason_fits_the_foot_of_a_report(kind: str) -> None:
+    reason = examine(RULE, replace(spiked([100], 2.0), facts={"loss_kind": kind})).reason or ""
+    assert reason.endswith(f"{kind} loss jumps in a good run")
+    assert len(reason) <= 40

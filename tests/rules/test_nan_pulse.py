@@ -10,7 +10,7 @@ from optdoctor.engine import examine
 from optdoctor.findings import Finding, Severity, Status
 from optdoctor.rules.nan_pulse import RULE
 from optdoctor.synthetic import make_trace, small_gpt
-from optdoctor.trace import TensorInfo, Trace
+from optdoctor.trace import Recorder, TensorInfo, Trace, Vitals
 
 NAN, INF = np.nan, np.inf
 
@@ -318,3 +318,41 @@ def test_a_loss_that_had_exploded_is_tried_at_a_lower_rate() -> None:
     calm = np.array([2.0] * 6 + [np.inf] * 4)
     titles = [t.title for t in examine(RULE, make_trace(loss=calm)).findings[0].treatments]
     assert not any("rate" in title for title in titles)
+
+
+def test_rows_that_are_many_steps_apart_send_back_to_the_last_finite_one() -> None:
+    def advice(*values: float, first: int = 10, **more: object) -> list[str]:
+        at = [first + 10 * row for row in range(len(values))]
+        trace = make_trace(loss=values, steps={"loss": at}, **more)
+        return [t.title for t in only_finding(trace).treatments]
+
+    assert advice(2.0, 1.9, NAN, NAN)[0] == (
+        "Go back to a checkpoint from step 20 or before: none later is known sound"
+    )
+    assert advice(2.0, 1.9, NAN, 1.8)[0].startswith("Look at the batches of steps 21 to 30: ")
+    assert advice(NAN, NAN, NAN)[0].startswith("Restart; a checkpoint cannot help")
+    resumed = advice(NAN, NAN, NAN, first=5010, resumed_from=5000)[0]
+    assert resumed.startswith("Go back to a checkpoint from step 5000 or before")
+
+
+def test_the_summary_counts_the_bad_losses_among_all() -> None:
+    assert only_finding(losses(2.0, 1.9, NAN, NAN)).summary == (
+        "NaN loss from step 3 to the end, 4: the last 2 of 4 losses (limit 0)."
+    )
+    assert "all 3 losses (limit 0)" in only_finding(losses(NAN, NAN, NAN)).summary
+    assert "between step 2 and step 4: 2 of 5 losses" in (
+        only_finding(losses(2.0, NAN, 1.9, NAN, 1.8)).summary
+    )
+    assert "the only loss" in only_finding(losses(NAN)).summary
+
+
+def test_a_thinned_log_sends_back_to_the_row_before_the_first_bad_one() -> None:
+    recorder = Recorder(step_capacity=64)
+    for step in range(1, 1001):
+        recorder.add(Vitals(step, {"loss": NAN if step >= 700 else 2.0}))
+    assert "before step 700" in only_finding(recorder.trace({})).treatments[0].title
+    recorder = Recorder(step_capacity=64)
+    for step in range(10, 10_001, 10):
+        recorder.add(Vitals(step, {"loss": NAN if step >= 7000 else 2.0}))
+    title = only_finding(recorder.trace({})).treatments[0].title
+    assert "from step 6890 or before" in title, "the first row of a bucket of 16"

@@ -35,6 +35,15 @@ AT_LIMIT = {
 }
 
 
+def every(
+    distance: int, norm: list[float], loss: list[float], *, loss_steps: Any = None, **more: Any
+) -> Trace:
+    """A log whose rows stand so many steps apart."""
+    at = [distance * (row + 1) for row in range(len(norm))]
+    steps = {"grad_norm": at, "loss": at if loss_steps is None else loss_steps}
+    return make_trace(grad_norm=norm, loss=loss, steps=steps, **more)
+
+
 def only_finding(trace: Trace) -> Finding:
     outcome = examine(RULE, trace)
     assert outcome.status is Status.FOUND, outcome.reason
@@ -93,6 +102,57 @@ def test_the_loss_is_blamed_where_it_broke_first() -> None:
     assert not any("gradient broke" in t.title for t in forward.treatments)
 
 
+FIRST, TOGETHER = "it broke first", "which of the two broke first is not known"
+
+
+@pytest.mark.parametrize(
+    ("distance", "facts", "said"),
+    [
+        (1, {"loss_window": 1}, FIRST),
+        (1, {"framework": "torch"}, FIRST),
+        (1, {}, TOGETHER),
+        (1, {"loss_window": 10}, TOGETHER),
+        (10, {}, TOGETHER),
+        (10, {"loss_window": 1}, TOGETHER),
+        (10, {"loss_window": 10}, TOGETHER),
+    ],
+)
+def test_which_of_loss_and_gradient_broke_first_is_said_only_where_rows_show_it(
+    distance: int, facts: dict[str, Any], said: str
+) -> None:
+    finding = only_finding(every(distance, [1.0, 1.0, NAN], [3.0, 2.9, NAN], **facts))
+    assert finding.severity is Severity.WARN
+    assert finding.evidence[-1].what.endswith(said)
+    titles = " ".join(t.title for t in finding.treatments)
+    assert ("first" in titles) == (said is FIRST)
+    assert ("in the same row" in titles) == (said is TOGETHER)
+    assert ("the batches of steps 21 to 30" if distance > 1 else "the batch of step 3") in titles
+
+
+def test_gradients_in_samples_far_apart_do_not_show_what_was_first() -> None:
+    samples, losses = np.zeros((3, 3)), [*[2.0] * 29, NAN]
+    samples[2] = 1
+    more: dict[str, Any] = {"tensors": THREE, "loss_window": 1, "steps": {}}
+    more["steps"]["grad_nonfinite_raw"] = [10, 20, 30]
+    rare = only_finding(make_trace(grad_nonfinite_raw=samples, loss=losses, **more))
+    assert rare.evidence[-1].what.endswith(TOGETHER)
+    more["steps"]["grad_nonfinite_raw"] = [10, 29, 30]
+    each = only_finding(make_trace(grad_nonfinite_raw=samples, loss=losses, **more))
+    assert each.evidence[-1].what.endswith(FIRST)
+
+
+def test_a_row_of_several_steps_sends_back_to_the_last_finite_one() -> None:
+    log = every(10, [1.0, 1.0, NAN, NAN], [3.0, 2.9, 2.8, NAN], nan_filter="off")
+    assert "the loss of step 30 is finite" in only_finding(log).summary
+    assert advice(log).startswith("Go back to a checkpoint from step 20 or before")
+    log = every(10, [1.0, 1.0, NAN, NAN], [3.0, 2.9], loss_steps=[10, 20])
+    assert advice(log) == (
+        "Go back to a checkpoint from step 20 or before: none later is known sound"
+    )
+    log = every(10, [1.0, 1.0, NAN, NAN], [2.0] * 29, loss_steps=range(1, 30))
+    assert advice(log).startswith("Go back to a checkpoint from before step 30, where")
+
+
 def test_a_loss_that_broke_first_stands_first() -> None:
     losses = [3.0, 2.9, 2.8, NAN, NAN, NAN]
     both = first_at(4, NAN, NAN, loss=losses, grad_norm_used=losses, framework="torch")
@@ -122,7 +182,10 @@ def test_nobody_is_sent_back_to_before_the_run() -> None:
     assert advice(first_at(3, 3, 3)).startswith("Go back to a checkpoint from before step 3")
     assert advice(first_at(1, 1, 1)).startswith("Restart; a checkpoint cannot help")
     assert advice(first_at(1, 1, 1, resumed_from=0)).startswith("Go back")
-    assert advice(norms(NAN, NAN, NAN, loss=[NAN] * 3, loss_window=10)).startswith("Restart")
+    later = {"loss": [2, 3]}
+    assert advice(norms(NAN, NAN, NAN, loss=[NAN] * 2, steps=later)).startswith("Restart")
+    log = every(10, [NAN] * 3, [NAN] * 2, loss_steps=[15, 20], lr=[0.1] * 30)
+    assert advice(log).startswith("Restart")
 
 
 def test_weights_that_were_broken_before_are_to_be_replaced() -> None:

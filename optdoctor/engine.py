@@ -318,7 +318,7 @@ def _skipped_to_the_end(trace: Trace) -> str | None:
     known = loss.steps[loss.bad < loss.count]
     if known.size and known[-1] < since:
         return f"{updates} were skipped: no loss since step {known[-1]}"
-    return f"{updates} were skipped: none was made since step {since}"
+    return f"{updates} were skipped" + (f": none was made after step {made}" if made else "")
 
 
 def _short_traceback() -> str:

@@ -291,7 +291,7 @@ def test_a_run_whose_newest_updates_were_all_skipped_is_not_healthy() -> None:
         "the last 600 updates were skipped: no loss since step 900",
     )
     goes_on = skipping(400, range(201, 401))
-    assert goes_on.reason == "the last 200 updates were skipped: none was made since step 201"
+    assert goes_on.reason == "the last 200 updates were skipped: none was made after step 200"
     sparse = skipping(150, range(91, 151), losses=90, distance=10)
     assert sparse.reason == "the last 60 rows of updates were skipped: no loss since step 900"
 

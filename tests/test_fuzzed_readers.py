@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import time
+import tracemalloc
 import warnings
 import zipfile
 from contextlib import suppress
@@ -75,6 +76,29 @@ def test_each_number_of_a_log_may_be_of_any_size(reader: readers.Reader, number:
         log = reader.sample[: place.start()] + number + reader.sample[place.end() :]
         read_or_refuse(log.encode(), reader.name)
     read_or_refuse(NUMBER.sub(number, reader.sample).encode(), reader.name)
+
+
+def test_a_line_of_many_guesses_does_not_take_the_memory_of_its_square() -> None:
+    line = "cost 1.5 then " * 4000
+    read_or_refuse(LOG)  # loads what is loaded once
+    tracemalloc.start()
+    try:
+        read_or_refuse(f"{line}\n{line}\n".encode())
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20  # it was 400 MB
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("epoch", ["nan", "inf"])
+def test_a_printed_epoch_may_be_no_number(epoch: str) -> None:
+    lines = [
+        f"epoch: {i} step: {i % 5} discriminator_loss: {i}.5 generator_loss: 1.5" for i in range(40)
+    ]
+    lines += [
+        f"epoch: {epoch} step: {i % 5} discriminator_loss: {i}.5 generator_loss: 1.5"
+        for i in range(40)
+    ]
+    assert read_or_refuse("\n".join(lines).encode(), "prints")
 
 
 def test_a_row_of_twelve_thousand_names_is_read_in_time() -> None:

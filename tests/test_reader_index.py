@@ -154,7 +154,7 @@ def test_a_small_table_loads_few_modules(tmp_path: Path) -> None:
     assert reader == "csv"
     own = {module.name.replace("-", "_") for module in ALL}
     assert {m.removeprefix("readers.") for m in loaded if m.startswith("readers.")} & own == {
-        *("huggingface_console", "long_table", "prints"),
+        *("console_table", "huggingface_console", "long_table", "prints"),
     }
 
 

@@ -2,6 +2,7 @@
 
 import stat
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -49,10 +50,15 @@ def read(path: str | Path, reader: str | None = None) -> Trace:
             source = Source(lambda: open_remote(name), name, name=name.rpartition("/")[2])
             return read_source(source, reader)
         runs = runs_in(path)
-        if len(runs) > 1 and Path(path) not in runs:  # the folder is one itself, beside others
+        own = Path(path)
+        if len(runs) > 1 and own in runs:  # the folder is one itself, beside others
+            with suppress(Unreadable):
+                return read_run(own, reader)
+            runs.remove(own)
+        if len(runs) > 1:
             some = ", ".join(str(run) for run in runs[:3])
             raise Unreadable(f"{len(runs)} runs in this folder", f"name one of them: {some}, ..")
-        return read_run(Path(path) if Path(path) in runs else runs[0], reader)
+        return read_run(runs[0], reader)
     except Unreadable as error:
         raise Unreadable(error.reason, error.remedy, str(path)) from error
 

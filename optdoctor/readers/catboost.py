@@ -15,8 +15,8 @@ READER = TextFormat(
     ),
     facts={"loss_kind": "unknown", "loss_form": "mean", "loss_window": 1},
     from_zero=True,
-    sample="""0:\tlearn: 0.6875000\ttest: 0.6912500\tbest: 0.6912500 (0)\ttotal: 1.5ms\tremaining: 1m 2s
-1:\tlearn: 0.6562500\ttest: 0.6687500\tbest: 0.6687500 (1)\ttotal: 2.5ms\tremaining: 1m 1s
-2:\tlearn: 0.6250000\ttest: 0.6500000\tbest: 0.6500000 (2)\ttotal: 3.5ms\tremaining: 1m
+    sample="""0:\tlearn: 0.6875000\ttest: 0.6912500\tbest: 0.6912500 (0)\ttotal: 1ms\tremaining: 9s
+1:\tlearn: 0.6562500\ttest: 0.6687500\tbest: 0.6687500 (1)\ttotal: 2ms\tremaining: 8s
+2:\tlearn: 0.6250000\ttest: 0.6500000\tbest: 0.6500000 (2)\ttotal: 3ms\tremaining: 7s
 """,
 ).reader

@@ -133,6 +133,8 @@ def _header(line: str) -> _Header | None:
         return None
     if not all(_NAME.fullmatch(cell) or (has_bars and not cell) for cell in cells):
         return None
+    if not has_bars and not _has_gaps(line) and not any(map(_is_place, cells)):
+        return None  # words of a sentence stand as near
     losses = frozenset(at for at, cell in enumerate(cells) if is_loss(cell))
     return _Header(tuple(cells), has_bars, losses) if losses else None
 
@@ -173,6 +175,15 @@ def _number(cell: str) -> float | None:
     if (total := _OF_TOTAL.fullmatch(text)) is not None:
         return float(total[1])
     return number(text.replace(",", "") if _THOUSANDS.fullmatch(text) else text)
+
+
+def _has_gaps(line: str) -> bool:
+    return _APART.search(line.strip()) is not None
+
+
+def _is_place(name: str) -> bool:
+    """Whether it tells where a row stands."""
+    return _is_of(name, _STEPS) or _is_of(name, _EPOCHS)
 
 
 def _is_of(name: str, words: frozenset[str]) -> bool:

@@ -1,7 +1,7 @@
 """The last resort: what looks like a loss in a file that no other format knows.
 
 A number behind a word such as `cost`, `error` or `perplexity`, or behind nothing but `train`, or
-bare columns of numbers. What is read is a guess, and the report says so: its `loss_kind` is unknown.
+bare columns of numbers. What is read is a guess, and the report says so: `loss_kind` is unknown.
 """
 
 from collections import Counter
@@ -28,6 +28,8 @@ _SPACED = lazy(
     rf"[ \t]+(?P<value>{NUMBER})"
 )
 _COLON = lazy(PAIRS[":"])
+_LONGEST = 1000
+"""Characters of a line that are looked at."""
 _CELL = lazy(r"[,;\s]+")
 _SNIFFED_LINES = 20_000
 _LEAST_ROWS = 5
@@ -64,6 +66,7 @@ def _pairs(line: str) -> Iterator[tuple[str, float, str]]:
     """Each name and number of a line that may be meant, and the text before it."""
     if is_json(line):
         return
+    line = line[:_LONGEST]  # what stands before each of many pairs takes the square of it
     for pair in (*_SPACED.finditer(line), *_COLON.finditer(line)):
         if _NAMES_ONE.search(pair["key"]):
             key = " ".join(pair["key"].lower().split())
@@ -80,7 +83,7 @@ def _key(lines: Sequence[str]) -> tuple[str, int]:
         for key, value, before in _pairs(line):
             if key not in _EVALUATION:
                 found.setdefault(key, []).append((repr(value), before))
-    moving = {key: rows for key, rows in found.items() if len({value for value, _ in rows}) > 1}
+    moving = {k: rows for k, rows in found.items() if len(rows) == 1 or len({*dict(rows)}) > 1}
     counts = Counter({key: alike(rows) for key, rows in moving.items()})
     plain = [line.lower() for line in lines]
     for key, rows in counts.most_common(_NUM_TRIED):
@@ -109,7 +112,7 @@ def _is_counter(column: Sequence[float]) -> bool:
 
 def _cells(line: str) -> list[float]:
     """The numbers of a line that holds nothing else."""
-    found = [number(cell) for cell in _CELL.split(line.strip()[:1000])]
+    found = [number(cell) for cell in _CELL.split(line.strip()[:_LONGEST])]
     return [] if None in found else [cell for cell in found if cell is not None]
 
 

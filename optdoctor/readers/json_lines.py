@@ -11,13 +11,13 @@ from itertools import islice
 from typing import Any
 
 from optdoctor.knowledge.log_names import FREE_NAMES, STEP_NAMES, UNUSED_NAMES, prefixed
-from optdoctor.reading.json_list import begins_a_list, objects_of
 from optdoctor.reading.huggingface_rows import (
     STEP_OF_TOTAL,
     Column,
     hides_nan,
     is_unused,
 )
+from optdoctor.reading.json_list import begins_a_list, objects_of
 from optdoctor.reading.lazy_regex import lazy
 from optdoctor.reading.log import MAX_STEP, Log, number
 from optdoctor.reading.reader import Head, Rank, Reader, Source

@@ -5,6 +5,7 @@ with `Valid`, or that follows the heading `Test Error:`, is that of the evaluati
 that the lines say, else their epochs, else the rows are counted.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -151,6 +152,8 @@ class _Place:
             return self._counted
         if self._said is None or self.epoch is None:
             return self._said
+        if not math.isfinite(self.epoch + self._said):
+            return self._said
         return self._clock.step(int(self.epoch), int(self._said))
 
 
@@ -189,7 +192,7 @@ def _row(line: str, heading: frozenset[str]) -> Row | None:
     begins = min((pair.start() for pair in pairs), default=len(line))
     first = min(pairs, key=lambda pair: pair.start())["key"] if pairs else ""
     tag = {*words_of(line[:begins]), *(words_of(first) if is_clock(first) else ())}
-    tag = tag if tag & DATA else heading
+    tag = tag if tag & DATA else set(heading)
     prefix = "val " if tag & EVALUATION and not tag & TRAINING else ""
     values: dict[str, float] = {}
     for pair in pairs:

@@ -24,6 +24,6 @@ def alike(rows: Iterable[tuple[str, str]]) -> int:
     """
     shapes: dict[tuple[str, ...], list[str]] = {}
     for line, before in rows:
-        shapes.setdefault(tuple(_WORD.findall(before[-_SHOWN:])), []).append(line)
+        shapes.setdefault(tuple(_WORD.findall(before[-_SHOWN:].lower())), []).append(line)
     telling = {s: found for s, found in shapes.items() if len(s) <= _FEW or len(set(found)) > 1}
     return max(map(len, telling.values()), default=0)

@@ -41,7 +41,8 @@ NUMBER = (
 """A number in any spelling that logs use. `nanms`, `nanogpt` and `info` are none."""
 _ESCAPE = lazy(r"\x1b\[[0-?]*[ -/]*[@-~]|\x08+")
 _WORD = r"[^\W\d][\w./@#%+&()^-]{0,60}"
-_KEY = rf"(?<![\w.])(?!(?i:nan|inf)\w* )(?P<key>{_WORD}(?: (?:{_WORD}|\([^():=]{{1,40}}\))){{0,5}}?)"
+_ASIDE = r"\([^():=]{1,40}\)"  # a pair in brackets belongs to no key
+_KEY = rf"(?<![\w.])(?!(?i:nan|inf)\w* )(?P<key>{_WORD}(?: (?:{_WORD}|{_ASIDE})){{0,5}}?)"
 _OPENING = r"['\"]?[\[(*'\"]{0,3}(?P<of>tensor\()?[ \t]*"
 _VALUE = rf"{_OPENING}(?P<value>{NUMBER})(?![:-]\d)[%A-Za-z°µ]{{0,8}}(?(of)(?:[^()]{{0,99}}\)+)?)"
 _BETWEEN = {":": r"['\"*]{0,3}[ \t]*[:=][ \t]*+", " ": r"[ \t]++", "is": r"[ \t]+is[ \t]++"}

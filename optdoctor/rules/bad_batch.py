@@ -138,7 +138,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     alarm = len(inside) > limits.few or steep
     step = int(loss.steps[worst])
     end = int(loss.steps[single[-1][1]])
-    value, before = float(loss.values[worst]), _usual(loss.values, worst)
+    value, before = float(loss.values[worst]), _median_before(loss.values, worst)
     often = f"{len(single)} times, " if len(single) > 1 else ""
     who = f"{longest} batches in a row raise" if longest > 1 else "a batch raises"
     said = f"{often}{'up to ' * (longest > 1 < len(single))}{who}"
@@ -156,7 +156,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
                 _deviation("loss", "loss", step, loss.score[worst], limits),
                 _deviation(name, "gradient norm", step, of_norm[worst], limits),
                 # Where only their number is an alarm, a height within its limit says nothing.
-                *(_height(step, value, before, soft, limits) if steep or not alarm else ()),
+                *([_height(loss, worst, before, soft, limits)] if steep or not alarm else ()),
                 *_recurrence(steps, len(inside), trace, limits),
             ),
             treatments=_treatments(trace, steps, usual, not lasting and longest == 1),
@@ -280,10 +280,8 @@ def _rate_jumped(trace: Trace, loss: _Rise, top: int) -> bool:
     return near.size > 0 and bool(near.max() > JUMP * np.nanmedian(rates))
 
 
-def _usual(losses: Floats, row: int) -> float:
-    """The loss that a row is measured against, as recorded: see `_Rise.base`."""
-    before = losses[max(row - WINDOW, 0) : row]
-    return float(max(np.median(before), np.median(before[-NEAR:])))
+def _median_before(losses: Floats, row: int) -> float:
+    return float(np.median(losses[max(row - WINDOW, 0) : row]))
 
 
 def _how_far(value: float, before: float) -> str:
@@ -293,16 +291,16 @@ def _how_far(value: float, before: float) -> str:
     return f"from {before:.3g} to {value:.3g}"
 
 
-def _height(
-    step: int, value: float, before: float, soft: float, limits: Limits
-) -> tuple[Evidence, ...]:
-    """The loss over what is usual. `blip` limits the rise of the softened loss: here in plain."""
-    limit = 2**limits.blip * before + (2**limits.blip - 1) * soft
+def _height(loss: _Rise, row: int, before: float, soft: float, limits: Limits) -> Evidence:
+    """The loss over what was usual: `blip`, which limits the softened rise, told in plain."""
+    step, value = int(loss.steps[row]), float(loss.values[row])
+    limit = float(2 ** (loss.base[row] + limits.blip)) - soft
+    rows = min(row, WINDOW)
     if before > TINY * max(value, soft):
-        what = f"loss at step {step} over the median of the rows before, and back at once"
-        return (Evidence("loss", what, value / before, limit / before, "times"),)
-    what = f"loss at step {step} after {before:.3g} in the rows before, and back at once"
-    return (Evidence("loss", what, value, limit, "loss"),)
+        what = f"loss at step {step} over the median of the {rows} rows before, and back at once"
+        return Evidence("loss", what, value / before, limit / before, "times")
+    what = f"loss at step {step}, and back at once; median of the {rows} rows before: {before:.3g}"
+    return Evidence("loss", what, value, limit, "loss")
 
 
 def _deviation(channel: str, word: str, step: int, score: float, limits: Limits) -> Evidence:

@@ -231,3 +231,20 @@ def test_a_file_without_a_header_says_what_to_do() -> None:
 @pytest.mark.parametrize("name", ["a:b", "metric:acc", "metric:loss", "loss:0", ":", "Time: s"])
 def test_a_colon_in_a_name_is_a_letter_like_others(name: str) -> None:
     assert values(read(f"step,loss,{name}\n1,2.5,1\n2,2.25,2\n")) == [2.5, 2.25]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"Step","Train Loss"\n"500","2.5"\n"1,000","1,234.5"\n',
+        "step\ttrain_loss\n500\t2.5\n1,000\t1,234.5\n",
+    ],
+)
+def test_commas_that_part_thousands_are_no_ends_of_numbers(text: str) -> None:
+    trace = read(text)
+    assert trace.series["loss"].steps.tolist() == [500, 1000]
+    assert values(trace) == [2.5, 1234.5]
+
+
+def test_commas_between_semicolons_are_decimal_points() -> None:
+    assert values(read("step;loss\n1;1,250\n2;1,125\n")) == [1.25, 1.125]

@@ -1,5 +1,6 @@
 """fastai's table."""
 
+import pytest
 from text_logs import read_lines, rows_of
 
 
@@ -45,3 +46,31 @@ def test_the_old_names_are_known_and_a_row_of_another_length_is_none() -> None:
     assert rows_of(trace) == [(1, 2.25)]
     assert rows_of(trace, "epoch") == [(1, 0.0)]
     assert rows_of(trace, "eval_loss") == [(1, 1.75)]
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "reader"),
+    [
+        ("epoch\ttrain_loss\tvalid_loss", "1\t2.5\t2.75", "csv"),
+        (
+            "  epoch    train_loss    valid_loss",
+            "      1        2.5000        2.7500",
+            "console-table",
+        ),
+        ("epoch  train_loss  valid_loss", "1  2.5000  2.7500", "console-table"),
+    ],
+)
+def test_tables_of_others_are_not_its_own(header: str, row: str, reader: str) -> None:
+    trace = read_lines(reader, header, row, row.replace("1", "2", 1))
+    assert rows_of(trace, "eval_loss")[0][1] == 2.75
+    assert trace.facts.get("loss_form") is None
+
+
+def test_a_copied_table_has_tabs() -> None:
+    trace = read_lines(
+        "fastai",
+        "epoch\ttrain_loss\tvalid_loss\ttime",
+        "0\t2.5\t2.75\t00:09",
+        "1\t2.25\t2.5\t00:09",
+    )
+    assert rows_of(trace) == [(1, 2.5), (2, 2.25)]

@@ -39,3 +39,23 @@ def test_a_guess_that_turned_nan_is_found() -> None:
 )
 def test_few_lines_counters_and_prose_are_no_log(text: str) -> None:
     assert claiming(Head(text.encode())) is None
+
+
+def test_what_is_behind_train_is_the_loss_and_behind_val_that_of_the_evaluation() -> None:
+    text = "\n".join(f"> {n}/9 | train {3 - n / 64} | val {4 - n / 64} | 1.5s" for n in range(1, 9))
+    trace = read_source(Source(text.encode(), "out.txt"))
+    assert trace.reader == "guess"
+    assert trace.series["loss"].values.tolist() == [3 - n / 64 for n in range(1, 9)]
+    assert trace.series["eval_loss"].values.tolist() == [4 - n / 64 for n in range(1, 9)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(f"We paid a cost of some kind.\ncost {n}.5\ncost is high.\n" for n in range(9)),
+        "cost 1\nThe cost 2\nA cost 3\nThat cost 4\nMy cost 5\nHis cost 6\n",
+        '{\n "a": {\n' + "".join(f'  "cost": 2.{n},\n' for n in range(9)) + " }\n}\n",
+    ],
+)
+def test_most_lines_with_the_word_have_to_be_rows_of_one_shape(text: str) -> None:
+    assert claiming(Head(text.encode())) is None

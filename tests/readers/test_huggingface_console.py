@@ -208,7 +208,7 @@ def test_a_bar_that_goes_back_is_a_resume() -> None:
 def training(steps: Iterable[int], of: int, per_epoch: int, shown: bool = True) -> str:
     """Rows at these steps, behind a bar where one is shown."""
     return "".join(
-        (f"\r{bar(s, of)}\n" if shown else "") + f"{row(s + 0.5, s / per_epoch)}\n" for s in steps
+        (f"{bar(s, of)}\n" if shown else "") + f"{row(s + 0.5, s / per_epoch)}\n" for s in steps
     )
 
 
@@ -235,8 +235,11 @@ def test_a_second_training_without_a_bar_is_another_run_whose_rows_are_counted(
     assert [event.kind for event in trace.events] == ["start"]
 
 
-def test_a_second_training_with_the_same_bar_is_another_run_wherever_it_first_logs() -> None:
-    first = training(range(20, 510, 10), 500, 100)
+@pytest.mark.parametrize("evaluated", ["", f"{bar(7, 40)}\n"])
+def test_a_second_training_with_the_same_bar_is_another_run_wherever_it_first_logs(
+    evaluated: str,
+) -> None:
+    first = training(range(20, 510, 10), 500, 100) + evaluated
     trace = read(first + f"{bar(0)}\n" + training(range(10, 50, 10), 500, 100))
     assert steps(trace) == [10, 20, 30, 40]
     assert trace.facts["total_steps"] == 500
@@ -247,6 +250,19 @@ def test_a_short_first_training_with_another_bar_gives_the_second_no_row() -> No
     trace = read(first + training(range(10, 2010, 10), 2000, 100))
     assert steps(trace) == list(range(10, 2010, 10))
     assert [event.kind for event in trace.events] == ["start"]
+
+
+def test_an_epoch_that_is_back_while_the_bar_goes_on_begins_no_training() -> None:
+    text = training(range(10, 60, 10), 500, 100) + f"{bar(60)}\n{row(9.5, 0.1)}\n"
+    trace = read(text + training(range(70, 260, 10), 500, 100))
+    assert steps(trace) == list(range(10, 260, 10))
+    assert not trace.events
+
+
+def test_a_bar_from_before_the_newest_row_is_not_that_of_a_second_training() -> None:
+    text = training(range(10, 500, 10), 500, 100) + f"{bar(7, 40)}\n{row(1.5, 5)}\n"
+    trace = read(text + training(range(10, 50, 10), 40, 100, shown=False))
+    assert steps(trace) == [1, 2, 3, 4]
 
 
 def test_a_second_training_without_bars_is_another_run() -> None:

@@ -1,5 +1,6 @@
 """JSON lines: LLaMA-Factory, DeiT and free names."""
 
+import json
 import math
 import random
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from optdoctor.readers import json_lines, read_source
+from optdoctor.reading.json_list import objects_of
 from optdoctor.reading.log import MAX_METRICS, Log
 from optdoctor.reading.reader import Head, Source
 from optdoctor.trace import Trace
@@ -258,3 +260,42 @@ def test_numbers_as_words_are_read_in_a_long_log_too() -> None:
     assert (
         len(values(read(*(f'{{"step": {step}, "loss": "nan"}}' for step in range(1, 100))))) == 99
     )
+
+
+NESTED = [{"epoch": n, "train": {"loss": 2.0 + n / 8}, "val": {"loss": 3.0}} for n in range(1, 5)]
+
+
+@pytest.mark.parametrize("indent", [None, 1, 4])
+def test_a_document_that_lists_rows_is_read_as_lines_of_them(indent: int | None) -> None:
+    trace = read_source(Source(json.dumps(NESTED, indent=indent).encode(), "history.json"))
+    assert trace.reader == "json-lines"
+    assert values(trace) == [2.125, 2.25, 2.375, 2.5]
+    assert trace.series["eval_loss"].values.tolist() == [3.0] * 4
+
+
+@pytest.mark.parametrize("damage", ["", ' {"epoch": 3, "tra', " nonsense ", "]"])
+def test_a_list_is_read_up_to_its_damage(damage: str) -> None:
+    text = json.dumps(NESTED[:2])[:-1] + "," + damage
+    trace = read_source(Source(text.encode(), "history.json"))
+    assert values(trace) == [2.125, 2.25]
+    assert trace.lines_skipped == (damage not in ("", "]"))
+
+
+def test_a_list_of_many_rows_comes_in_pieces() -> None:
+    rows = [{"step": n, "loss": n / 8, "text": "x" * 100} for n in range(1, 20_001)]
+    trace = read_source(Source(json.dumps(rows, indent=1).encode(), "history.json"))
+    assert trace.series["loss"].rows == 20_000
+    assert steps(trace)[-1] == 20_000
+
+
+def test_an_object_without_end_does_not_fill_the_memory() -> None:
+    blocks = iter([json.dumps(NESTED)[:-1] + ', {"a": [', *["1," * (1 << 19)] * 12])
+    assert len(list(objects_of(blocks))) == len(NESTED)
+    assert len(list(blocks)) > 6  # are not asked for
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_the_one_rate_of_something_is_that_of_the_run(is_known: bool) -> None:
+    rates = {"optim": {"lr": 0.5}} if is_known else {"actor": {"lr": 0.5}, "critic": {"lr": 0.25}}
+    trace = read(*(json.dumps({"step": n, "loss": 2.5, **rates}) for n in (1, 2)))
+    assert ("lr" in trace.series) is is_known

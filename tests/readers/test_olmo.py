@@ -1,5 +1,7 @@
 """OLMo and OLMo-core: blocks, thousands, two sets of names."""
 
+from optdoctor.readers import claiming
+from optdoctor.reading.reader import Head
 from tests.readers.language_model_logs import read, rows
 
 
@@ -51,3 +53,11 @@ def test_olmo_core_evaluates_per_data_set() -> None:
     )
     assert rows(trace, "eval_loss") == {10: 3.5}
     assert rows(trace, "metric:eval/lm/pile-validation/CE loss") == {10: 3.75}
+
+
+def test_names_of_that_form_in_a_bar_are_not_olmo() -> None:
+    text = "".join(f" 1%|# | {n}/60 [00:10<00:10, train/loss=2.{n}]\n" for n in range(1, 9))
+    text += "".join(f"[step={n}/60] train/loss=2.{n}\n" for n in range(1, 9))
+    found = claiming(Head(text.encode()))
+    assert found is not None
+    assert found.name == "prints"

@@ -180,3 +180,126 @@ def test_false_friends_of_nan_are_no_numbers() -> None:
     trace = read(*(f"step {n} loss: 2.5 step_avg:nanms run: nanogpt" for n in (1, 2, 3)))
     assert losses(trace) == [2.5] * 3
     assert not any("avg" in name or "run" in name for name in trace.series)
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("step 1,000", 1000),
+        ("step: 12,345,678", 12_345_678),
+        ("[Step 12k]", 12_000),
+        ("step=1.5k,", 1500),
+        ("2.5k steps |", 2500),
+    ],
+)
+def test_steps_in_thousands_are_what_they_say(said: str, meant: int) -> None:
+    trace = read("step 500 loss: 2.5", f"{said} loss: 2.25")
+    assert (steps(trace), losses(trace)) == ([500, meant], [2.5, 2.25])
+
+
+def test_a_step_before_a_comma_is_no_thousand() -> None:
+    assert steps(read("step 1,loss 2.5", "step 2,loss 2.25")) == [1, 2]
+
+
+def test_a_pair_in_brackets_before_a_bar_is_read_and_names_nothing_else() -> None:
+    bar = "Training Epoch: {e}/2, step {n}/3 completed (loss: {x}):  50%|## | {n}/3 [00:01<00:01]"
+    said = [(1, 0, 2.5), (1, 1, 2.25), (1, 2, 2.0), (2, 0, 1.75), (2, 1, 1.5)]
+    trace = read(*(bar.format(e=e, n=n, x=x) for e, n, x in said))
+    assert losses(trace) == [2.5, 2.25, 2.0, 1.75, 1.5]
+    assert set(trace.series) == {"loss", "epoch"}
+
+
+def test_names_that_change_from_row_to_row_are_dropped() -> None:
+    trace = read(*(f"step {n} loss: 2.5 sample{n * 7}: 0.5 head{n % 2}: 0.25" for n in range(1, 9)))
+    assert set(trace.series) == {"loss", "metric:head0", "metric:head1"}
+    assert trace.reading is not None
+    assert trace.reading.names["sample7"] == ""
+
+
+@pytest.mark.parametrize(
+    "heading", ["Test Error: ", "Validation:", "2026-01-02 INFO Eval results:"]
+)
+def test_a_heading_says_of_what_the_next_line_is(heading: str) -> None:
+    trace = read(
+        "loss: 2.5  [   64/60000]",
+        "loss: 2.25  [ 6464/60000]",
+        heading,
+        " Accuracy: 71.0%, Avg loss: 2.75 ",
+        "",
+        "loss: 2.0  [   64/60000]",
+    )
+    assert losses(trace) == [2.5, 2.25, 2.0]
+    assert losses(trace, "eval_loss") == [2.75]
+
+
+def test_a_heading_holds_for_what_stands_further_in() -> None:
+    block = ("Train:", "  loss: 2.{n}", "  acc: 0.5", "Validation:", "  acc: 0.25", "  loss: 3.{n}")
+    trace = read(*(line.format(n=n) for n in (1, 2, 3) for line in block), "loss: 2.0")
+    assert losses(trace) == [2.1, 2.2, 2.3, 2.0]
+    assert losses(trace, "eval_loss") == [3.1, 3.2, 3.3]
+
+
+def test_lines_of_a_json_document_are_no_prints() -> None:
+    rows = '{\n "a": {\n  "loss": 2.5\n },\n "b": {\n  "loss": 2.25\n }\n}\n'
+    assert claiming(Head(rows.encode())) is None
+
+
+def test_the_one_rate_and_gradient_norm_of_something_are_those_of_the_run() -> None:
+    trace = read(*(f"step:{n} - loss:2.5 - actor/lr:1e-06 - optim.grad_norm:0.5" for n in (1, 2)))
+    assert losses(trace, "lr") == [1e-6] * 2
+    assert losses(trace, "grad_norm") == [0.5] * 2
+
+
+@pytest.mark.parametrize("other", ["critic/lr", "lr"])
+def test_of_several_rates_none_with_a_prefix_is_that_of_the_run(other: str) -> None:
+    trace = read(*(f"step:{n} - loss:2.5 - actor/lr:1e-06 - {other}:0.5" for n in (1, 2)))
+    assert losses(trace, "metric:actor/lr") == [1e-6] * 2
+
+
+def test_a_part_that_stands_for_the_loss_is_a_guess_and_no_penalty() -> None:
+    row = "step:{n} - actor/entropy_loss:0.5 - actor/pg_loss:0.2{n} - critic/rewards/mean:0.5"
+    trace = read(*(row.format(n=n) for n in (1, 2, 3)))
+    assert losses(trace) == [0.21, 0.22, 0.23]
+    assert trace.facts["loss_kind"] == "unknown"
+    assert trace.reading is not None
+    assert trace.reading.guessed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Dear diary,\nToday I trained it. The loss was 0.3 in the end.\nIt was nice.\n" * 5,
+        "At first the loss was 0.5 or so.\nNow it is better, a loss of 0.25 at last.\n",
+    ],
+)
+def test_prose_is_no_log(text: str) -> None:
+    assert claiming(Head(text.encode())) is None
+
+
+def test_neither_of_two_players_has_the_loss() -> None:
+    epochs = [f"[{e}/2][{n}/3] Loss_D: 1.{n} Loss_G: 2.{n}" for e in (0, 1) for n in (0, 1, 2)]
+    trace = read(*epochs)
+    assert set(trace.series) == {"metric:Loss_D", "metric:Loss_G"}
+    assert steps(trace, "metric:Loss_D") == [1, 2, 3, 4, 5, 6]
+    assert losses(trace, "metric:Loss_G") == [2.0, 2.1, 2.2] * 2
+
+
+def test_steps_of_two_players_add_up_over_epochs() -> None:
+    row = "Epoch [{e}/2], Step [{n}/200], d_loss: 1.5, g_loss: 2.5"
+    trace = read(*(row.format(e=e, n=n) for e in (1, 2) for n in (100, 200)))
+    assert steps(trace, "metric:d_loss") == [100, 200, 300, 400]
+
+
+def test_a_number_beside_a_loss_is_a_metric_or_is_said_to_be_dropped() -> None:
+    row = "epoch {n} | loss 19.{n} recon 18.{n} kl 1.0 took 3.5s of 9 seed 7 | val_loss 20.{n}"
+    trace = read(*(row.format(n=n) for n in (1, 2, 3)))
+    assert set(trace.series) == {"epoch", "loss", "eval_loss", "metric:recon", "metric:kl"}
+    assert losses(trace, "metric:recon") == [18.1, 18.2, 18.3]
+    assert trace.reading is not None
+    assert trace.reading.names["seed"] == ""
+
+
+def test_the_step_of_a_bar_is_that_of_its_row() -> None:
+    bar = " 0%|# | {n}/600 [00:10<00:10, 19.5it/s, train/loss={x}, grad=1.5]"
+    trace = read("\r".join(bar.format(n=n, x=x) for n, x in ((10, 2.5), (20, 2.25))))
+    assert (steps(trace), losses(trace)) == ([10, 20], [2.5, 2.25])

@@ -424,10 +424,12 @@ def test_a_loss_that_rises_from_nothing_has_no_ratio() -> None:
     assert (height.observed, height.limit, height.unit) == (20.0, 1.0, "loss")
 
 
-def test_the_number_shown_is_measured_against_the_nearest_rows_where_they_are_higher() -> None:
+def test_the_nearest_rows_are_in_the_limit_where_they_are_higher() -> None:
     loss, norm = level(), np.ones(200)
     loss[90:100], loss[100], norm[100] = 4.0, 20.0, 64.0
-    assert "the loss 5-fold, " in only_finding(make_trace(loss=loss, grad_norm=norm)).summary
+    finding = only_finding(make_trace(loss=loss, grad_norm=norm))
+    assert "the loss 6.67-fold, " in finding.summary, "over the median of 64 rows, 3"
+    assert finding.evidence[2].limit == pytest.approx((2 * (4 + 1) - 1) / 3)
 
 
 @pytest.mark.parametrize("kind", ["reward", "adversarial", "diffusion"])

@@ -35,9 +35,9 @@ from optdoctor.trace import Trace, declares
 
 LEAST_LOSSES = 30
 """Finite losses below which a run without findings is `unknown`."""
-SKIPPED_ROWS, SKIPPED_SHARE, SKIPPED_LEAST = 30, 0.1, 3
+SKIPPED_ROWS, SKIPPED_SHARE = 30, 0.1
 """Skipped updates at the end of a run from which it is `unknown`: so many, or this share of its
-steps where that is at least so many. A scaler that found its scale skips one at a time."""
+steps. A scaler that found its scale skips one at a time."""
 _TELLS_OF_UPDATES = ("loss", "grad_norm", "grad_norm_used", "lr", "loss_scale")
 
 
@@ -308,7 +308,7 @@ def _skipped_to_the_end(trace: Trace) -> str | None:
     late = whole & (skipped.starts > made)
     count = int(skipped.count[late].sum())
     first, last = trace.steps
-    enough = min(SKIPPED_ROWS, max(SKIPPED_SHARE * (last - first + 1), SKIPPED_LEAST))
+    enough = min(SKIPPED_ROWS, SKIPPED_SHARE * (last - first + 1))
     if count < enough:
         return None
     since, until = int(skipped.starts[late][0]), int(skipped.steps[late][-1])

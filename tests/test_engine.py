@@ -321,6 +321,10 @@ def test_a_loss_that_ends_before_other_channels_needs_skipped_updates_to_prove_n
     evaluated = make_trace(losses, eval_loss=np.ones(900))
     assert diagnose(evaluated, [rule()]).verdict is Verdict.HEALTHY
     assert skipping(400, [1, 2, 3], eval_loss=np.ones(900)).verdict is Verdict.HEALTHY
+    skips = np.ones(400)
+    skips[395] = 0
+    made_late = make_trace(losses | {"loss": np.ones(100)}, step_skipped=skips)
+    assert diagnose(made_late, [rule()]).verdict is Verdict.HEALTHY
     told_as_made = make_trace(losses, lr=np.ones(900), step_skipped=np.zeros(900))
     assert diagnose(told_as_made, [rule()]).verdict is Verdict.HEALTHY
 

@@ -151,6 +151,9 @@ def test_a_row_of_several_steps_sends_back_to_the_last_finite_one() -> None:
     )
     log = every(10, [1.0, 1.0, NAN, NAN], [2.0] * 29, loss_steps=range(1, 30))
     assert advice(log).startswith("Go back to a checkpoint from before step 30, where")
+    broken = [*[2.0] * 24, *[NAN] * 5]
+    log = every(10, [1.0, 1.0, NAN, NAN], broken, loss_steps=range(1, 30))
+    assert advice(log).startswith("Go back to a checkpoint from step 20 or before")
 
 
 def test_a_loss_that_broke_first_stands_first() -> None:
@@ -184,7 +187,7 @@ def test_nobody_is_sent_back_to_before_the_run() -> None:
     assert advice(first_at(1, 1, 1, resumed_from=0)).startswith("Go back")
     later = {"loss": [2, 3]}
     assert advice(norms(NAN, NAN, NAN, loss=[NAN] * 2, steps=later)).startswith("Restart")
-    log = every(10, [NAN] * 3, [NAN] * 2, loss_steps=[15, 20], lr=[0.1] * 30)
+    log = every(10, [NAN] * 3, [NAN] * 2, loss_steps=[15, 20], step_skipped=[0.0] * 3)
     assert advice(log).startswith("Restart")
 
 

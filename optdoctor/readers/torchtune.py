@@ -16,7 +16,7 @@ READER = TextFormat(
         **{f"peak_memory_{kind}": "" for kind in _MEMORY},
         "gpu_resources": "",
     },
-    sample="""Writing logs to /tmp/out/logs/log_1700000000.txt
+    sample="""Writing logs to out/logs/log_1700000000.txt
 Step 1 | loss:2.125 lr:2e-05 tokens_per_second_per_gpu:57.75
 Step 2 | loss:1.875 lr:2e-05 tokens_per_second_per_gpu:405.25 grad_norm:tensor(1.5)
 Step 3 | loss:nan lr:2e-05 tokens_per_second_per_gpu:405.25 grad_norm:nan

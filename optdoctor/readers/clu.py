@@ -3,13 +3,13 @@
 from optdoctor.reading.text_format import Line, TextFormat
 
 _AT = r"(?:logging_writer\.py:\d+\] |^)\[<step>\]"
-_FIRST = r" (?=[\w/.-]+=(?:-?[\d.]|nan|inf|-inf))"
-_TEST = r" collection=(?!train)[\w/.-]+"
+_FIRST = r" (?=[\w/.-]++=(?:-?[\d.]|nan|inf|-inf))"
+_TEST = r" collection=(?!train)[\w/.-]++"
 
 READER = TextFormat(
     name="clu",
     lines=(
-        Line(_AT + r"(?: collection=train[\w/.-]*)?" + _FIRST, pairs=":", mark="]"),
+        Line(_AT + r"(?: collection=train[\w/.-]*+)?+" + _FIRST, pairs=":", mark="]"),
         Line(
             _AT + _TEST + _FIRST,
             pairs=":",

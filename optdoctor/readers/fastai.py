@@ -9,7 +9,7 @@ from optdoctor.reading.lazy_regex import lazy
 from optdoctor.reading.log import Log, number
 from optdoctor.reading.reader import Head, Reader, Source
 
-_HEADER = lazy(r"epoch(?: {5,}|\t)train_loss[ \t]+[^|]*[ \t]time\s*$|epoch +trn_loss\b")
+_HEADER = lazy(r"epoch(?: {5,}|\t)train_loss[ \t][^|]{0,1000}[ \t]time\s*$|epoch +trn_loss\b")
 _LOSSES = {"train_loss": "loss", "trn_loss": "loss"}
 
 

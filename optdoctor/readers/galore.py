@@ -13,8 +13,8 @@ from optdoctor.reading.text_format import NUMBER, clean_lines, lines_of, value_o
 
 _COUNT = r"\d{1,15}"
 _LOSS = re.compile(
-    rf"^\s*loss at\s*(?:loss at\s*)?(?P<micro>{_COUNT})\s*(?:loss at)?(?:\s*{_COUNT})?"
-    rf"(?:loss at)?\s*(?<![\d.])(?P<loss>{NUMBER})\s*$"
+    rf"^\s*+loss at\s*+(?:loss at\s*+)?(?P<micro>{_COUNT})\s*+(?:loss at)?+(?:\s*+{_COUNT})?"
+    rf"(?:loss at)?\s*+(?<![\d.])(?P<loss>{NUMBER})\s*$"
 )
 _EVALUATION = re.compile(rf"\bEval loss at step (?P<step>{_COUNT}): (?P<loss>{NUMBER})")
 _RATE = re.compile(rf"^lr (?P<lr>{NUMBER})\s*$")

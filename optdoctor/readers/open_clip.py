@@ -15,7 +15,7 @@ READER = TextFormat(
             mark="Train Epoch:",
         ),
         Line(
-            r"\bEval Epoch: \d+.{0,1000}?\bclip_val_loss: <eval_loss>",
+            r"\bEval Epoch: \d++.{0,1000}?\bclip_val_loss: <eval_loss>",
             mark="Eval Epoch:",
             claims=False,
         ),

@@ -51,19 +51,19 @@ _NO_NAMES = _CHATTER | frozenset((
 ))
 """Words in front of a number that do not name it."""
 # fmt: on
-_COUNT = r"(?P<at>\d{1,3}(?:,\d{3})+(?!,?\d)|\d+(?:\.\d+)?k(?![^\W_])|\d+)"
+_COUNT = r"(?P<at>\d{1,3}(?:,\d{3})+(?!,?\d)|\d++(?:\.\d++)?k(?![^\W_])|\d++)"
 _STEP = lazy(
     r"(?i)(?<![\w.])(?:(?:(?:global|train)[ _]?)?steps?|iterations?|iters?|it|updates?"
     r"|batch(?=\W+\d+ ?/))"
-    rf"['\"\])]?[ \t]*[:=#]?[ \t]*[\[(]?[ \t]*{_COUNT}(?![\d.]*[^\W_]|\.\d)"
+    rf"['\"\])]?[ \t]*+(?:[:=#][ \t]*+)?+(?:[\[(][ \t]*+)?+{_COUNT}(?![\d.]*[^\W_]|\.\d)"
 )
 _STEP_BEHIND = lazy(r"(?i)(?<![\w.,])(?P<at>\d+(?:\.\d+)?k)[ \t]+(?:steps?|iter(?:ation)?s?)\b")
 _EPOCH = lazy(
-    r"(?i)(?<!\w)(?<!best )(?<!last )(?:epochs?|ep)['\"\])]?[ \t]*[:=#_]?[ \t]*[\[(]?[ \t]*"
-    r"(?P<at>\d+(?:\.\d+)?)(?![\d.]*[a-z])"
+    r"(?i)(?<!\w)(?<!best )(?<!last )(?:epochs?|ep)['\"\])]?[ \t]*+(?:[:=#_][ \t]*+)?+"
+    r"(?:[\[(][ \t]*+)?+(?P<at>\d++(?:\.\d++)?+)(?![\d.]*[a-z])"
 )
 _BAR = lazy(r"\b(?P<at>\d+)/\d+ ?\[[\d:?]+<")
-_BRACKETED = lazy(rf"\[(?P<key>[^\W\d][\w ]{{0,40}})\][ \t]*[:=]?[ \t]*(?P<value>{NUMBER})")
+_BRACKETED = lazy(rf"\[(?P<key>[^\W\d][\w ]{{0,40}})\][ \t]*+(?:[:=][ \t]*+)?+(?P<value>{NUMBER})")
 _SPACED = lazy(
     r"(?i)(?<![\w.])(?P<key>(?:(?:train|training|val|valid|validation|eval|test|dev|avg|total|mean)"
     r"[ _/])?(?:loss|lr|acc|accuracy|ppl|grad[ _]norm))"

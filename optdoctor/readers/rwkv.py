@@ -12,7 +12,7 @@ _FORMAT = TextFormat(
     lines=(
         Line(
             r"^<epoch>\s+<loss>\s+<perplexity>\s+<lr> (?<=\x20)20\d\d-\d\d-\d\d"
-            r" \d\d:\d\d:\d\d\.\d+ \d+$",
+            r" \d\d:\d\d:\d\d\.\d++ \d++$",
         ),
     ),
     facts={"loss_kind": "falling", "loss_base": "nats", "loss_form": "mean"},

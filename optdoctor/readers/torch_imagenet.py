@@ -10,7 +10,7 @@ READER = TextFormat(
     name="torch-imagenet",
     lines=(
         Line(
-            r"\bEpoch: \[ <epoch>\]\[ <iter>/ <per_epoch>\]\s+"
+            r"\bEpoch: \[ <epoch>\]\[ <iter>/ <per_epoch>\]\s++"
             r"(?=.{0,400}\bLoss \S{1,20} \( \S{1,20}\))",
             pairs=" ",
             mark="Epoch: [",

@@ -89,7 +89,7 @@ class Line:
     @property
     def regex(self) -> str:
         """The pattern as Python's `re` takes it."""
-        spaced = re.sub(r" +", lambda _: r"[ \t]*", self.pattern)
+        spaced = re.sub(r" +[?*+]?", lambda _: r"[ \t]*+", self.pattern)
         return _PLACEHOLDER.sub(lambda found: f"(?P<{found[1]}>{NUMBER})", spaced)
 
 

@@ -101,8 +101,9 @@ with wandb.init(project="p", dir=".") as run:
 
 def test_a_run_of_wandb_itself_is_read(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
-    environment = os.environ | {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
-    environment["WANDB_CONSOLE"] = "off"
+    # Other tests of this process may have said where wandb writes.
+    environment = {name: v for name, v in os.environ.items() if not name.startswith("WANDB")}
+    environment |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_CONSOLE": "off"}
     subprocess.run([sys.executable, "-c", RUN], cwd=tmp_path, env=environment, check=True)
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     assert readers.runs_in(tmp_path / "wandb") == [file]

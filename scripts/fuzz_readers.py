@@ -2,7 +2,7 @@
 
     python scripts/fuzz_readers.py --inputs 200000
 
-Only `Unreadable` may be raised. No input may take more than 5 s of a processor, no rule may crash,
+Only `Unreadable` may be raised. No input may take more than 5 s of a processor (and 25 us for each line), no rule may crash,
 memory stays bounded, no file is written, no link out of a folder is followed. One line for each
 fault; `--only NUMBER` reads that input again, `--save FILE` keeps it. Exit code 1 if there is one.
 """
@@ -39,8 +39,8 @@ from optdoctor.trace import Trace
 
 LIMIT_S, BLOCKED_S = 5.0, 20.0
 """Seconds of a processor, and of the clock, that an input may take."""
-FILE_S = 0.01
-"""What each file of a folder adds to that."""
+FILE_S, LINE_S = 0.01, 25e-6
+"""What each file of a folder, and each line of a log, adds to that: 10 MB of rows are no hang."""
 LIMIT_BYTES = 400 << 20
 """Memory that an input may take beyond what the process takes at rest."""
 LEAK_BYTES = 64 << 20
@@ -103,7 +103,7 @@ def examine(given: Input, number: int, place: Path, guard: Guard) -> None:
     guard.seen.clear()
     if given.files is None:
         (place / "log").write_bytes(given.data)
-        with watched(guard, LIMIT_S):
+        with watched(guard, LIMIT_S + given.data.count(b"\n") * LINE_S):
             read_file(given, number, place / "log")
     else:
         with tempfile.TemporaryDirectory(dir=place) as root:

@@ -101,6 +101,35 @@ def test_a_printed_epoch_may_be_no_number(epoch: str) -> None:
     assert read_or_refuse("\n".join(lines).encode(), "prints")
 
 
+LONG = 20_000
+SLOW_LINES = (
+    ("clu", "] [200] collection=eval" + "1" * LONG),
+    ("fastai", "epoch     train_loss" + " " * LONG + "x"),
+    ("galore", "loss at 4" + " " * LONG + "x"),
+    ("huggingface-state", '{"log_history": [{"loss": 1' + ', "loss": 1' * (LONG // 11)),
+    ("json-lines", '{"loss": 1' + ', "loss": 1' * (LONG // 11)),
+    ("keras-history", "{'loss': [" + "1" * LONG + "x"),
+    ("levanter", "Progress on:train 1.00it/9.00kit " + "postfix:" * (LONG // 8)),
+    ("open-clip", "Eval Epoch: " + "1" * LONG),
+    ("prints", "train loss: 2.5 step" + " " * LONG + "x"),
+    ("prints", "train loss: 2.5 epoch" + " " * LONG + "x"),
+    ("prints", "train loss: 2.5 step " + "1" * LONG + "x"),
+    ("prints", "train loss: 2.5 epoch " + "1" * LONG + "x"),
+    ("rwkv", "0 1.25 3.49 1e-05 2026-01-02 03:10:05." + "1" * LONG + "x"),
+    ("torch-imagenet", "Epoch: [0][  1/900]" + "\t" * LONG + "x"),
+)
+"""Lines at which an expression took the square of their length or more."""
+
+
+@pytest.mark.parametrize(("reader", "line"), SLOW_LINES, ids=[r for r, _ in SLOW_LINES])
+def test_a_long_line_takes_no_longer_than_it_is_long(reader: str, line: str) -> None:
+    sample = readers.named(reader).sample
+    log = line if reader == "huggingface-state" else f"{sample}{line}\n{sample}"
+    started = time.process_time()
+    read_or_refuse(log.encode(), reader)
+    assert time.process_time() - started < 0.1
+
+
 def test_a_row_of_twelve_thousand_names_is_read_in_time() -> None:
     row = json.dumps({"step": 1, "loss": 2.5} | {f"loss{i}": 1.5 for i in range(12_000)})
     started = time.process_time()

@@ -56,8 +56,12 @@ _ROW = lazy(
     r"\{\s*'[^{}\r\n]{0,10000}?(?<=')(?:eval_|embedding_)?loss(?:/policy_avg)?'"
     r"\s*:\s*(?:[\w.]{1,30}\()?'?\s*[-+]?(?:\d|\.\d|nan|inf)"
 )
-_QUOTED_ROW = lazy(r'\{"[^{}\r\n]*"loss": ?"?[-+]?(?:\d|nan|NaN|inf|Inf)[^{}\r\n]*\}')
-_TYPICAL = lazy(r"\{(?=')[^{}\r\n]*'loss': [^{}\r\n]*\}[ \t]*\r?\n(?=\{)")
+_QUOTED_ROW = lazy(
+    r'\{"(?=[^{}\r\n]*+\})[^{}\r\n]*?"loss": ?"?[-+]?(?:\d|nan|NaN|inf|Inf)[^{}\r\n]*+\}'
+)
+_TYPICAL = lazy(
+    r"\{(?=')(?=[^{}\r\n]*+\}[ \t]*+\r?\n\{)[^{}\r\n]*?'loss': [^{}\r\n]*+\}[ \t]*+\r?\n(?=\{)"
+)
 _ANNOUNCED = {
     "total_steps": r"Total (?:optimization )?steps = ([\d,]{1,20})",
     "accumulation_steps": r"Gradient Accumulation steps = (\d{1,9})",

@@ -19,7 +19,9 @@ _HISTORY = re.compile(r'"log_history"\s*:\s*\[')
 _LONGEST_BEGINNING = 200  # characters that an unfinished `_HISTORY` may take
 _MAX_FAILURES = 1000  # each may cost a scan of what follows
 _LONGEST_TOKEN = 20  # characters of a name or number of JSON that may be cut
-_TYPICAL = re.compile(r'\{\s*(?=")[^{}\[\]]*"loss"[^{}\[\]]*\}(?P<end>\s*,\s*)(?=\{)')
+_TYPICAL = re.compile(
+    r'\{\s*+(?=")(?=[^{}\[\]]*+\}\s*+,\s*+\{)[^{}\[\]]*?"loss"[^{}\[\]]*+\}(?P<end>\s*,\s*)(?=\{)'
+)
 
 
 def _sniff(head: Head) -> int:

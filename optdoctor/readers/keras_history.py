@@ -14,7 +14,10 @@ from optdoctor.reading.lazy_regex import lazy
 from optdoctor.reading.log import Log, number
 from optdoctor.reading.reader import Head, Reader, Source, Unreadable
 
-_NUMBER = r"(?:[-+]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][-+]?\d++)?+|-?(?:nan|inf|NaN|Infinity)|null|None)"
+_NUMBER = (
+    r"(?:[-+]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][-+]?\d++)?+"
+    r"|-?(?:nan|inf|NaN|Infinity)|null|None)"
+)
 _KEY = r"""(["'])(?P<key>[^"'\\]{1,100})\1\s*:\s*\["""
 _OPENING = lazy(rf"[\s{{\],]*{_KEY}\s*")
 _ITEM = lazy(rf"\s*(?P<number>{_NUMBER})\s*(?P<mark>[,\]]|$)\s*|\s*(?P<end>\])\s*")

@@ -7,7 +7,7 @@ READER = TextFormat(
     lines=(
         Line(
             r"\bProgress on:train (?P<step>\d[\d.]*[kMG]?)it/(?P<total>\d[\d.]*[kMG]?)it\b"
-            r".*?\bpostfix:.*?\bloss=<loss>",
+            r".{0,1000}?\bpostfix:.{0,400}?\bloss=<loss>",
             mark="Progress on:train",
         ),
         Line(r"\b(?:eval|validation) loss: <eval_loss>", mark=" loss: ", claims=False),

@@ -2,9 +2,10 @@
 
     python scripts/fuzz_readers.py --inputs 200000
 
-Only `Unreadable` may be raised. No input may take more than 5 s of a processor (and 25 us for each line), no rule may crash,
-memory stays bounded, no file is written, no link out of a folder is followed. One line for each
-fault; `--only NUMBER` reads that input again, `--save FILE` keeps it. Exit code 1 if there is one.
+Only `Unreadable` may be raised. No input may take more than 5 s of a processor, and 25 us for each
+line; no rule may crash; memory stays bounded; no file is written; no link out of a folder is
+followed. One line for each fault: `--only NUMBER` reads that input again, `--save FILE` keeps it.
+Exit code 1 if there is one. An input stays the same as long as the samples of the readers do.
 """
 
 import argparse

@@ -103,11 +103,11 @@ def test_a_printed_epoch_may_be_no_number(epoch: str) -> None:
 
 LONG = 20_000
 SLOW_LINES = (
-    ("clu", "] [200] collection=eval" + "1" * LONG),
+    ("clu", "logging_writer.py:48] [200] collection=eval" + "1" * LONG + "x"),
     ("fastai", "epoch     train_loss" + " " * LONG + "x"),
     ("galore", "loss at 4" + " " * LONG + "x"),
     ("huggingface-state", '{"log_history": [{"loss": 1' + ', "loss": 1' * (LONG // 11)),
-    ("json-lines", '{"loss": 1' + ', "loss": 1' * (LONG // 11)),
+    ("json-lines", '{"' + "loss" * LONG + "}"),
     ("keras-history", "{'loss': [" + "1" * LONG + "x"),
     ("levanter", "Progress on:train 1.00it/9.00kit " + "postfix:" * (LONG // 8)),
     ("open-clip", "Eval Epoch: " + "1" * LONG),

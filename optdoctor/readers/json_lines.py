@@ -55,7 +55,8 @@ _WRAPPERS = frozenset({"metrics", "log", "logs", "data", "values", "scalars", "s
 """Names of objects that say nothing about the names within."""
 _DEPTH = 2
 _TYPICAL = lazy(
-    r'(?m)^\{(?=")(?=[^{}\[\]\r\n]*+\}\r?\n)[^{}\[\]\r\n]*?"[^"{}\r\n]*loss[^"{}\r\n]*"'
+    r'(?m)^\{(?=")(?=[^{}\[\]\r\n]*+\}\r?\n)[^{}\[\]\r\n]*?'
+    r'"(?=[^"{}\r\n]*+")[^"{}\r\n]*?loss[^"{}\r\n]*+"'
     r"[^{}\[\]\r\n]*+\}(?P<end>\r?\n)"
 )
 

@@ -89,7 +89,7 @@ def test_a_line_of_many_guesses_does_not_take_the_memory_of_its_square() -> None
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("epoch", ["nan", "inf"])
+@pytest.mark.parametrize("epoch", ["nan", "inf", "9" * 400])
 def test_a_printed_epoch_may_be_no_number(epoch: str) -> None:
     lines = [
         f"epoch: {i} step: {i % 5} discriminator_loss: {i}.5 generator_loss: 1.5" for i in range(40)
@@ -124,10 +124,10 @@ SLOW_LINES = (
 @pytest.mark.parametrize(("reader", "line"), SLOW_LINES, ids=[r for r, _ in SLOW_LINES])
 def test_a_long_line_takes_no_longer_than_it_is_long(reader: str, line: str) -> None:
     sample = readers.named(reader).sample
-    log = line if reader == "huggingface-state" else f"{sample}{line}\n{sample}"
+    log = line if line[0] == "{" and line[1] == '"' else f"{sample}{line}\n{sample}"
     started = time.process_time()
     read_or_refuse(log.encode(), reader)
-    assert time.process_time() - started < 0.1
+    assert time.process_time() - started < 1  # it was 2 s and more
 
 
 def test_a_row_of_twelve_thousand_names_is_read_in_time() -> None:

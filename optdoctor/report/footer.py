@@ -7,6 +7,7 @@ import numpy as np
 from optdoctor.channels import Axis, channel
 from optdoctor.findings import Diagnosis, NotExamined, Status
 from optdoctor.knowledge.knobs import look_inside
+from optdoctor.knowledge.losses import RESCALED, SUM
 from optdoctor.report.slots import Detail, is_log, lack, ordered, unit
 from optdoctor.report.wording import cut, prose, shorten, wrap
 from optdoctor.trace import Trace
@@ -43,6 +44,8 @@ def rows(
         found.append(("note", cut(wrap(prose(text), room), detail.lines)))
     if skipped := _skipped(trace):
         found.append(("note", [skipped]))
+    if note := _scales(trace):
+        found.append(("note", cut(wrap(note, room), detail.lines)))
     if unit(trace) == "row":
         found.append(("note", ["This log has no step numbers"]))
     if unit(trace) == "epoch":
@@ -110,6 +113,19 @@ def _skipped(trace: Trace) -> str:
             of = f" of {last:,}"
     noun = "update" if count == 1 and not of else "updates"
     return f"{count:,}{of} {noun} {'was' if count == 1 else 'were'} skipped"
+
+
+def _scales(trace: Trace) -> str:
+    """Why the levels of training and evaluation say nothing of a gap, "" where they may."""
+    if "loss" not in trace.series or "eval_loss" not in trace.series:
+        return ""
+    form = trace.facts.get("loss_form")
+    if form in RESCALED:
+        how = "as sums" if form == SUM else "divided by the accumulation steps"
+        return f"This log prints the training loss {how}: not on the scale of the evaluation"
+    if trace.facts.get("losses_comparable") == "no":
+        return "Training and evaluation use different losses: their levels are not compared"
+    return ""
 
 
 def _looked(diagnosis: Diagnosis, said: set[str]) -> list[tuple[str, list[str]]]:

@@ -34,7 +34,7 @@ def render(trace: Trace, form: str) -> bytes:
     return text.getvalue().encode()
 
 
-def step_series(trace: Trace) -> dict[str, Series]:
+def _step_series(trace: Trace) -> dict[str, Series]:
     """{channel: series} of what varies over steps alone."""
     return {name: series for name, series in trace.series.items() if series.values.ndim == 1}
 
@@ -43,7 +43,7 @@ def _columns(
     trace: Trace,
 ) -> tuple[list[str], NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
     """(C names, [T] steps, [C, T] values, [C, T] whether they were measured)."""
-    series = step_series(trace)
+    series = _step_series(trace)
     names = sorted(series, key=lambda name: (name.startswith("metric:"), name != "loss", name))
     every = [series[name].steps for name in names]
     steps = np.unique(np.concatenate(every)) if every else np.empty(0, np.int64)

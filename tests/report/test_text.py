@@ -718,3 +718,20 @@ def test_a_rule_with_a_finding_is_never_called_clear() -> None:
         assert re.search(
             r"not its cause +cause-0: finding \d, a note: |`cause-0` \| not its cause", told
         )
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"loss_form": "divided"}, "divided by the accumulation steps: not on the scale"),
+        ({"loss_form": "sum"}, "as sums: not on the scale of the evaluation"),
+        ({"losses_comparable": "no"}, "use different losses: their levels are not compared"),
+        ({"loss_form": "mean"}, ""),
+    ],
+)
+def test_a_gap_that_only_the_scale_makes_is_told(facts: dict[str, str], said: str) -> None:
+    losses = falling_loss(400)
+    run = make_trace(facts, loss=losses, eval_loss=4 * losses[::40] + 1)
+    told = " ".join(render(diagnose(run), run).split())
+    assert said in told
+    assert ("not on the scale" in told or "different losses" in told) is bool(said)

@@ -13,7 +13,7 @@ from optdoctor.reading.unzip import Packed, unzipped
 SIGNATURE_BYTES = 10
 PIECE_BYTES = 1 << 20
 """What is unpacked, or read, at once."""
-BOMB_BYTES = 128 << 20
+BOMB_BYTES = 32 << 20
 BOMB_RATIO = 200
 """Unpacked bytes for each packed one, beyond the first `BOMB_BYTES`, that make an archive a bomb.
 

@@ -13,7 +13,8 @@ import optdoctor
 PACKAGE = Path(optdoctor.__file__).parent
 
 LAYERS = [
-    ["errors", "channels", "findings", "store", "trace", "rule", "curves", "synthetic"],
+    ["errors", "channels", "findings", "store", "trace", "rule", "synthetic"],
+    ["curves/*"],
     ["knowledge/*"],
     ["rules/*"],
     ["settings", "engine", "compare"],

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from optdoctor.curves import unmasked, witness
+from optdoctor.curves.masked import unmasked, witness
 from optdoctor.report.wording import counted, fixed, number, wrap
 from optdoctor.store import FloatArray, Series
 from optdoctor.trace import Trace

@@ -35,7 +35,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optdoctor import rule
-from optdoctor.curves import FILTERED_BY, lookup, unmasked, witness
+from optdoctor.curves.masked import FILTERED_BY, unmasked, witness
+from optdoctor.curves.rows import lookup
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
 from optdoctor.knowledge.losses import NEVER_FALLING, called
 from optdoctor.store import IntArray, Series

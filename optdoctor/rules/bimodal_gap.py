@@ -34,7 +34,8 @@ from typing import NamedTuple
 import numpy as np
 
 from optdoctor import rule
-from optdoctor.curves import FILTERED_BY, HUGE, SOFT, Curve, Floats, loss_curve, softening
+from optdoctor.curves.level import HUGE, SOFT, Curve, Floats, softening
+from optdoctor.curves.masked import FILTERED_BY, loss_curve
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
 from optdoctor.store import IntArray
 from optdoctor.synthetic import falling_loss, make_trace

@@ -31,7 +31,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from optdoctor import rule
-from optdoctor.curves import FILTERED_BY, FIRST_JUMP, Curve, Floats, loss_curve, rates
+from optdoctor.curves.level import FIRST_JUMP, Curve, Floats
+from optdoctor.curves.masked import FILTERED_BY, loss_curve
+from optdoctor.curves.rates import rates
 from optdoctor.findings import Abstain, Evidence, Finding, Safety, Severity, Treatment, When
 from optdoctor.knowledge.losses import NOT_FALLING, RESCALED, SUM
 from optdoctor.store import IntArray

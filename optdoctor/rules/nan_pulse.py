@@ -31,15 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optdoctor import rule
-from optdoctor.curves import (
-    FILTERED_BY,
-    lookup,
-    masked_zeros,
-    row_before,
-    spans,
-    unmasked,
-    witness,
-)
+from optdoctor.curves.masked import FILTERED_BY, masked_zeros, unmasked, witness
+from optdoctor.curves.rows import lookup, row_before, spans
 from optdoctor.findings import Evidence, Finding, Severity, Treatment
 from optdoctor.knowledge.losses import RUNNING_MEAN
 from optdoctor.knowledge.remedies import batches, go_back

@@ -34,7 +34,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optdoctor import rule
-from optdoctor.curves import FILTERED_BY, may_hide_nan, row_before, unmasked, witness
+from optdoctor.curves.masked import FILTERED_BY, may_hide_nan, unmasked, witness
+from optdoctor.curves.rows import row_before
 from optdoctor.findings import Evidence, Finding, Severity, Treatment
 from optdoctor.knowledge.remedies import batches, go_back
 from optdoctor.store import Series

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optdoctor import rule
-from optdoctor.curves import spans
+from optdoctor.curves.rows import spans
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
 from optdoctor.knowledge.precision import FORMATS, round_to, short
 from optdoctor.knowledge.remedies import float32_state

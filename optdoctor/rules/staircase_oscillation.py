@@ -35,16 +35,11 @@ from typing import NamedTuple
 import numpy as np
 
 from optdoctor import rule
-from optdoctor.curves import (
-    FILTERED_BY,
-    Curve,
-    Floats,
-    autocorrelation,
-    loss_curve,
-    rates,
-    standardised,
-    trend,
-)
+from optdoctor.curves.level import Curve, Floats
+from optdoctor.curves.masked import FILTERED_BY, loss_curve
+from optdoctor.curves.rates import rates
+from optdoctor.curves.trend import standardised, trend
+from optdoctor.curves.waves import autocorrelation
 from optdoctor.findings import Abstain, Evidence, Finding, Safety, Severity, Treatment, When
 from optdoctor.knowledge.losses import RUNNING_MEAN, SUM
 from optdoctor.store import IntArray, Series

@@ -41,7 +41,8 @@ from typing import NamedTuple
 import numpy as np
 
 from optdoctor import rule
-from optdoctor.curves import FILTERED_BY, HUGE, Curve, Floats, loss_curve
+from optdoctor.curves.level import HUGE, Curve, Floats
+from optdoctor.curves.masked import FILTERED_BY, loss_curve
 from optdoctor.findings import Abstain, Evidence, Finding, Knob, Severity, Treatment
 from optdoctor.knowledge.losses import SUM
 from optdoctor.store import IntArray, Series

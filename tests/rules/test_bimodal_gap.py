@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-from optdoctor.curves import curve
+from optdoctor.curves.level import curve
 from optdoctor.engine import examine
 from optdoctor.findings import Finding, Severity, Status
 from optdoctor.rules.bimodal_gap import RULE, Evaluations, _chance, check, evaluations

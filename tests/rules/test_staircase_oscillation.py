@@ -8,7 +8,7 @@ import pytest
 from curve_families import FAMILIES, VIEWS, Floats
 from judging import gravity
 
-from optdoctor.curves import trend
+from optdoctor.curves.trend import trend
 from optdoctor.engine import examine
 from optdoctor.findings import Abstain, Finding, Severity, Status
 from optdoctor.rules.staircase_oscillation import RULE

@@ -8,7 +8,8 @@ import pytest
 from curve_families import FAMILIES, VIEWS
 from numpy.typing import ArrayLike, NDArray
 
-from optdoctor.curves import Curve, curve, trend
+from optdoctor.curves.level import Curve, curve
+from optdoctor.curves.trend import trend
 from optdoctor.engine import examine
 from optdoctor.findings import Finding, Severity, Status
 from optdoctor.rules.upward_drift import RULE, Rise, rise_from_start, rise_of

@@ -1,0 +1,120 @@
+"""A series as a curve: its level on a log scale, in blocks, and the noise of its own rows."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optdoctor.store import IntArray, Series
+
+Floats = NDArray[np.float64]
+
+
+LEAST_ROWS = 8
+"""Finite rows below which a curve has no shape."""
+
+BLOCKS = 40
+"""Blocks of equal length in which the level of a curve is measured."""
+
+SOFT = 0.05
+"""Share of the first losses that is added before the logarithm: it tames losses near zero."""
+
+FIRST_JUMP = 3.0
+"""Largest multiple of the very first loss that the first losses count as: a run may explode."""
+
+HUGE = 1e300
+"""What a finite loss beyond it counts as, so that no sum or difference of losses overflows."""
+
+TRIFLE = 1e-12
+"""Share of the largest loss below which a difference is none; losses of any scale are judged."""
+
+
+class Curve(NamedTuple):
+    """A curve of n finite rows on a log scale, in K blocks, with the noise of its own rows.
+
+    After the statistics of Theil (differences against trends) and block medians; the constants
+    of the standard errors are those of a median of normal values.
+    """
+
+    steps: IntArray  # [n] step of each row
+    losses: Floats  # [n] as recorded
+    level: Floats  # [n] log(loss + SOFT * first losses); over its range where losses are negative
+    noise: float
+    """Standard deviation of one row's level, from differences of neighbours."""
+    blocks: Floats  # [K] median level of each block
+    block_steps: IntArray  # [K] first step of each block
+    block_error: float
+    """Standard error of a block's median, from the blocks themselves: it knows slow noise too."""
+    leeway: float
+    """By what limits in standard errors grow: few blocks, or rows that were smoothed."""
+    soft: float
+    """What is added to each loss before the logarithm; 0 where losses are negative."""
+
+    @property
+    def block_ends(self) -> IntArray:
+        """[K]: the last step of each block."""
+        return np.append(self.block_steps[1:] - 1, self.steps[-1])
+
+    def loss_at(self, level: float) -> float:
+        """The loss that has this level, for a curve without negative losses."""
+        return max(float(np.exp(min(level, np.log(2 * HUGE)))) - self.soft, 0.0)
+
+
+def curve(series: Series) -> Curve | None:
+    """The finite rows of `series` as a curve; None for fewer than `LEAST_ROWS`."""
+    kept = np.isfinite(series.values)
+    losses = np.clip(np.asarray(series.values[kept], np.float64), -HUGE, HUGE)
+    if losses.size < LEAST_ROWS:
+        return None
+    soft = 0.0 if losses.min() < 0 else softening(losses)
+    level = np.log(losses + soft) if soft else _over_range(losses)
+    difference = np.diff(level)
+    noise = max(_spread(difference) / np.sqrt(2), 1e-4)
+    groups = np.array_split(np.arange(losses.size), min(BLOCKS, losses.size))
+    middle = np.mean if len(groups[0]) <= 4 else np.median
+    blocks = np.array([middle(level[group]) for group in groups])
+    between = blocks[1:-1] - (blocks[:-2] + blocks[2:]) / 2
+    late = between[len(between) // 5 :]
+    of_blocks = 1.4826 * float(np.median(np.abs(late))) / 1.2247
+    of_rows = noise / (2 * np.sqrt(losses.size / len(groups)))
+    smoothed = losses.size > 60 and _first_autocorrelation(difference) > -0.25
+    steps = np.asarray(series.steps[kept], np.int64)
+    return Curve(
+        steps=steps,
+        losses=losses,
+        level=level,
+        noise=noise,
+        blocks=blocks,
+        block_steps=np.array([steps[group[0]] for group in groups], np.int64),
+        block_error=max(of_blocks, of_rows, 2e-4),
+        leeway=(1 + 6 / len(groups)) * (1.35 if smoothed else 1.0),
+        soft=soft,
+    )
+
+
+def softening(losses: Floats) -> float:
+    """`SOFT` of the first losses: what is added to losses of 0 or more before the logarithm."""
+    first, usual = float(losses[0]), float(np.median(losses[:3]))
+    if 0 < first < usual / FIRST_JUMP:
+        usual = FIRST_JUMP * first
+    usual = usual or TRIFLE * float(losses.max()) or TRIFLE
+    return max(SOFT * usual, float(np.finfo(np.float64).tiny))
+
+
+def _over_range(losses: Floats) -> Floats:
+    low, high = (float(np.quantile(losses, q)) for q in (0.05, 0.95))
+    largest = float(np.abs(losses).max())
+    return np.asarray(losses / max(high - low, TRIFLE * largest), np.float64)
+
+
+def _spread(values: Floats) -> float:
+    """Standard deviation of normal values, from their median absolute deviation."""
+    return 1.4826 * float(np.median(np.abs(values - np.median(values)))) if values.size else 0.0
+
+
+def _first_autocorrelation(difference: Floats) -> float:
+    """Of differences without their outliers: -0.5 for white noise, about 0 for a moving average."""
+    bound = 4 * _spread(difference)
+    clipped = np.clip(difference - np.median(difference), -bound, bound)
+    power = float(clipped @ clipped)
+    return float(clipped[:-1] @ clipped[1:]) / power if power > 0 else -0.5

@@ -101,6 +101,12 @@ def test_a_printed_epoch_may_be_no_number(epoch: str) -> None:
     assert read_or_refuse("\n".join(lines).encode(), "prints")
 
 
+def test_an_epoch_may_be_of_more_rows_than_there_are_numbers() -> None:
+    huge = "1" + "0" * 300
+    lines = [f"| epoch {huge} | {i}/{huge} batches | loss 1.{i} | ppl 5.0" for i in range(40)]
+    assert read_or_refuse("\n".join(lines).encode(), "word-language-model")
+
+
 LONG = 20_000
 SLOW_LINES = (
     ("clu", "logging_writer.py:48] [200] collection=eval" + "1" * LONG + "x"),

@@ -206,9 +206,9 @@ class Stretches(Generic[K]):
         at, per_epoch, epoch = (numbers.get(name) for name in ("iter", "per_epoch", "epoch"))
         if at is None or per_epoch is None or epoch is None:
             return at
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             within = (np.floor(epoch) - (self._format.first_epoch or 0)) * per_epoch + at
-        return np.where(np.isfinite(epoch), within, at)
+        return np.where(np.isfinite(within), within, at)
 
     def _add_one_by_one(self, parts: Sequence[Part], rows: int) -> None:
         found: list[tuple[bool, dict[str, float], float | None]] = [None] * rows  # type: ignore[list-item]

@@ -102,8 +102,10 @@ def test_a_printed_epoch_may_be_no_number(epoch: str) -> None:
 
 
 def test_an_epoch_may_be_of_more_rows_than_there_are_numbers() -> None:
-    huge = "1" + "0" * 300
-    lines = [f"| epoch {huge} | {i}/{huge} batches | loss 1.{i} | ppl 5.0" for i in range(40)]
+    lines = [
+        f"| epoch {900 + i} | {i}/ 1e308 batches | lr 5.0 | ms/batch 1.5 | loss 1.{i} | ppl 5.0"
+        for i in range(40)
+    ]
     assert read_or_refuse("\n".join(lines).encode(), "word-language-model")
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from optdoctor import engine, readers
 from optdoctor.findings import Diagnosis
+from optdoctor.reading.folders import real_paths
 from optdoctor.reading.reader import Unreadable
 from optdoctor.settings import Settings
 from optdoctor.trace import Trace
@@ -167,13 +168,14 @@ def _matches(pattern: str) -> set[str]:
     leads out of where it begins. A link that another part names is followed, as the shell does.
     """
     found: set[str] = set()
+    real = real_paths()
     parts = tuple(part for part in pattern.split("/") if part)
     waiting = [("/" if pattern.startswith("/") else "", parts, "")]
     seen = set(waiting)
     while waiting:
         at, rest, root = waiting.pop()
         if not rest:
-            if not root or _leads_into(root, at):
+            if not root or Path(real(at)).is_relative_to(real(root)):
                 found.add(at)
             continue
         part, after = rest[0], rest[1:]
@@ -194,10 +196,6 @@ def _matches(pattern: str) -> set[str]:
         waiting += [one for one in further if one not in seen]
         seen.update(further)
     return {path for path in found if os.path.isdir(path)} if pattern.endswith("/") else found
-
-
-def _leads_into(folder: str, path: str) -> bool:
-    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 def _names(folder: str) -> list[str]:

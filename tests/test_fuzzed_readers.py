@@ -25,6 +25,7 @@ from optdoctor.engine import diagnose
 from optdoctor.findings import Status
 from optdoctor.live.journal import Journal
 from optdoctor.readers import read_source
+from optdoctor.reading.folders import real_paths
 from optdoctor.reading.reader import Source, Unreadable
 from optdoctor.report import page
 from optdoctor.synthetic import make_trace
@@ -247,6 +248,31 @@ def test_two_stars_find_nothing_outside(tmp_path: Path) -> None:
     assert paths_of(f"{inside}/**") == ["no log matches this pattern"]
     # Who names a link means it.
     assert paths_of(f"{inside}/l*/*.log") == [str(inside / "link" / "train.log")]
+
+
+def test_the_walk_through_a_deep_tree_does_not_grow_with_its_square(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path.joinpath(*["d"] * 200)
+    deep.mkdir(parents=True)
+    (deep / "train.log").write_text("".join(f"step {i} loss {9 - i}.5\n" for i in range(9)))
+    asked: list[str] = []
+    real = os.path.realpath
+    monkeypatch.setattr(os.path, "realpath", lambda path: asked.append(str(path)) or real(path))
+    assert paths_of(f"{tmp_path}/**") == [str(deep / "train.log")]
+    assert len(asked) < 20
+
+
+def test_a_path_is_real_as_the_system_has_it(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("a/b")
+    (tmp_path / "a" / "b" / "up").symlink_to("..")
+    (tmp_path / "circle").symlink_to("circle")
+    real = real_paths()
+    for name in ("a/b", "link", "link/up/b", "a/../a/b", "circle/x", "none/of/these", "./a//b/."):
+        path = f"{tmp_path}/{name}"
+        assert real(path) == os.path.realpath(path)
+    assert real("") == os.path.realpath("")
 
 
 def test_a_pipe_in_place_of_a_wandb_file_is_no_run(tmp_path: Path) -> None:

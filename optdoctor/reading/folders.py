@@ -70,7 +70,7 @@ def _kept_run(folder: Path) -> list[Path]:
     if several := [p for p in sorted(folder.glob(f"[0-9]*/{RECORD}")) if _is_own_file(p, folder)]:
         return [record.parent for record in several]
     record = folder / "optdoctor-run"
-    if _stays(record, folder) and record.is_dir() and (inside := _kept_run(record)):
+    if record.is_dir() and _stays(record, folder) and (inside := _kept_run(record)):
         return inside
     states = folder.glob("checkpoint-*/trainer_state.json")
     own = [state for state in states if _is_own_file(state, folder)]
@@ -90,16 +90,40 @@ def newest_state(states: list[Path]) -> Path:
 def _entries(folder: Path) -> list[Path]:
     """What stands in a folder, by name, without hidden entries and links that show it again."""
     visible = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
-    seen = {os.path.realpath(path) for path in visible if not path.is_symlink()}
+    if not any(path.is_symlink() for path in visible):
+        return visible
+    here = os.path.realpath(folder)  # once: its cost grows with the depth
+    seen = {os.path.join(here, path.name) for path in visible if not path.is_symlink()}
     found = []
     for path in visible:
         if path.is_symlink():
             target = os.path.realpath(path)
-            if target in seen or not _stays(path, folder):
+            if target in seen or Path(here) not in Path(target).parents:
                 continue
             seen.add(target)
         found.append(path)
     return found
+
+
+def real_paths() -> Callable[[str], str]:
+    """`os.path.realpath` for many paths: each folder once, as the cost grows with depth."""
+    known: dict[str, str] = {}
+
+    def real(path: str) -> str:
+        below: list[str] = []
+        at = path
+        while at not in known:
+            above, name = os.path.split(at)
+            if name in ("", ".", "..") or os.path.islink(at):
+                known[at] = os.path.realpath(at)
+            else:
+                below.append(at)
+                at = above
+        for inner in reversed(below):
+            known[inner] = os.path.join(known[os.path.dirname(inner)], os.path.basename(inner))
+        return known[path]
+
+    return real
 
 
 def _folders(inside: list[Path], own: tuple[str, ...]) -> list[Path]:

@@ -19,6 +19,7 @@ from optdoctor.findings import (
 )
 from optdoctor.knowledge.knobs import look_inside, spell
 from optdoctor.report import footer, slots
+from optdoctor.report.recording import Record, to_record
 from optdoctor.report.verdict import sentences
 from optdoctor.report.wording import COUNTED, number, plain, prose, quantity, sentence
 from optdoctor.rules import RULES
@@ -109,6 +110,8 @@ class Account:
     """Rules that could not look and are not in `possible`."""
     missing: tuple[tuple[str, str, str], ...]
     """(channel, what it is, code that records it or "") of what rules were not examined for."""
+    record: tuple[Record, ...]
+    """What to log next time, so that the causes that nobody could examine can be told apart."""
     ways: tuple[tuple[str, str], ...]
     """(label, code) of how to look inside the training; empty where that was done."""
     notes: tuple[str, ...]
@@ -139,6 +142,7 @@ def account(diagnosis: Diagnosis, trace: Trace, cost: str | None = None) -> Acco
         silent=tuple(n for n in diagnosis.with_status(Status.CLEAR) if n not in named),
         unexamined=tuple(r for r in _unexamined(diagnosis) if r.rule not in named),
         missing=tuple((name, channel(name).doc, _recorded_by(name, trace)) for name in missing),
+        record=to_record(diagnosis, trace),
         ways=tuple(look_inside(str(framework) if framework else None)) if inside else (),
         notes=tuple(" ".join(lines) for label, lines in foot if label in _NOTES),
         facts=tuple(_facts(trace)),

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from optdoctor.findings import Diagnosis, Evidence, Finding, NotExamined, Status, Treatment
 from optdoctor.report import reading
+from optdoctor.report.recording import to_record
 from optdoctor.trace import Trace
 
 SCHEMA = "optdoctor/diagnosis-1"
@@ -72,6 +73,10 @@ def _run(diagnosis: Diagnosis, trace: Trace) -> Json:
         "reason": diagnosis.reason,
         "causes": [{"rule": c.rule, "explains": list(c.explains)} for c in diagnosis.causes],
         "findings": [_finding(finding) for finding in diagnosis.findings],
+        "record": [
+            {"channel": r.channel, "how": r.how, "tells": r.decides, "causes": list(r.causes)}
+            for r in to_record(diagnosis, trace)
+        ],
         "outcomes": _outcomes(diagnosis),
     }
 

@@ -10,6 +10,8 @@ from itertools import pairwise
 from typing import Any
 
 from optdoctor.channels import Axis, channel
+from optdoctor.knowledge.rates import UNMEASURED, Measured, rates
+from optdoctor.knowledge.recording import TELLS
 from optdoctor.report.document import dumps
 from optdoctor.report.wording import listed, number, prose, wrap
 from optdoctor.rule import SECTIONS, SYMPTOMS, Limits, Rule
@@ -32,7 +34,11 @@ def render(rule: Rule, *, width: int = 80) -> str:
             for item in items:
                 first, *rest = wrap(prose(item, ticks=True), width - 4)
                 lines += [f"  {first}", *(indent + line for line in rest)]
-    lines += ["Measured", "  not measured yet", ""]
+    lines.append("Measured")
+    for text in map(str, rates().get(rule.name, ())) if rule.name in rates() else [UNMEASURED]:
+        first, *rest = wrap(text, width - 4)
+        lines += [f"  {first}", *("    " + line for line in rest)]
+    lines.append("")
     for label, text in _about(rule):
         head, *rest = wrap(prose(text, ticks=True), width - _LABEL)
         lines += [f"{label:<{_LABEL}}{head}", *(" " * _LABEL + line for line in rest)]
@@ -138,6 +144,8 @@ def _about(rule: Rule) -> list[tuple[str, str]]:
         rows.append(("of these", f"{', '.join(rule.uses)}: only where measured"))
     if rule.explains:
         rows.append(("explains", ", ".join(explained(rule))))
+    for position, (name, tells) in enumerate(TELLS.get(rule.name, {}).items()):
+        rows.append(("" if position else "from a log", f"{name} tells {tells}"))
     docs = limit_docs(rule.limits)
     for position, field in enumerate(fields(rule.limits)):
         value = number(getattr(rule.limits, field.name))
@@ -166,5 +174,14 @@ def _entry(rule: Rule) -> dict[str, Any]:
             field.name: {"value": getattr(rule.limits, field.name), "doc": docs[field.name]}
             for field in fields(rule.limits)
         },
+        "measured": [_measured(entry) for entry in rates().get(rule.name, ())],
         "sections": {heading: rule.section(heading) for heading in SECTIONS},
+    }
+
+
+def _measured(entry: Measured) -> dict[str, Any]:
+    return {
+        "on": entry.on,
+        "named": list(entry.named) if entry.named else None,
+        "alarms": list(entry.alarms),
     }

@@ -8,8 +8,9 @@ from optdoctor.channels import Axis, channel
 from optdoctor.findings import Diagnosis, NotExamined, Status
 from optdoctor.knowledge.knobs import look_inside
 from optdoctor.knowledge.losses import RESCALED, SUM
+from optdoctor.report.recording import Record, to_record
 from optdoctor.report.slots import Detail, is_log, lack, ordered, unit
-from optdoctor.report.wording import cut, prose, shorten, wrap
+from optdoctor.report.wording import cut, listed, prose, shorten, wrap
 from optdoctor.trace import Trace
 
 LABEL = 15
@@ -26,6 +27,8 @@ def rows(
     room = width - LABEL
     said = _said_above(diagnosis, in_full)
     found = _rules(diagnosis, said, room, detail) if detail.foot else _counts(diagnosis)
+    if records := to_record(diagnosis, trace):
+        found += [("record next", lines) for lines in _recorded(records, room, detail)]
     inside = any(_is_inside(o.missing) for o in diagnosis.outcomes.values())
     if is_log(trace) and inside and detail.foot:
         framework = trace.facts.get("framework")
@@ -64,6 +67,14 @@ def _rules(
     if unseen := _not_examined(diagnosis, said, room, detail):
         found.append(("not examined", unseen))
     return found
+
+
+def _recorded(records: Sequence[Record], room: int, detail: Detail) -> list[list[str]]:
+    """The lines of what to record next time, their names alone where there is no room."""
+    if detail.foot < _SEPARATE:
+        names = listed([record.channel for record in records])
+        return [[shorten(f"log {names} as well", room)]] if detail.foot else []
+    return [[line for record in records for line in wrap(str(record), room)]]
 
 
 def _counts(diagnosis: Diagnosis) -> list[tuple[str, list[str]]]:

@@ -106,6 +106,11 @@ def _run(
             for p in told.possible
         )
         yield _table(("Possible cause", "Result", "What was seen", "Of finding"), rows)
+    if told.record:
+        yield "To decide between the rest, log next time:"
+        yield "\n".join(
+            f"- {code(r.channel)}, {escaped(r.how)}: {escaped(r.decides)}" for r in told.record
+        )
     if told.remedies:
         yield f"{sub} What to do"
     for number, remedy in enumerate(told.remedies, 1):

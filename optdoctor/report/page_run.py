@@ -91,7 +91,11 @@ def _sections(
         if found is not None and found[0] == position:
             html += _heat(found[1], diagnosis, trace, prefix)
         yield f"f{finding.number}", f"{finding.number} {finding.rule}", html
-    yield "diff", "Other causes", headed("Could it be something else?", _possible(told.possible))
+    yield (
+        "diff",
+        "Other causes",
+        headed("Could it be something else?", _possible(told.possible) + _record(told)),
+    )
     treatments = "".join(
         _remedy(i, remedy, len(told.findings), prefix, level + 1)
         for i, remedy in enumerate(told.remedies, 1)
@@ -210,6 +214,14 @@ def _possible(rows: tuple[Possible, ...]) -> str:
         cells = [f'<span class="name">{isolated(row.rule)}</span>', result, said(row.seen)]
         body.append([*cells, ", ".join(map(str, row.explains))] if several else cells)
     return table(head, body, "Possible causes")
+
+
+def _record(told: Account) -> str:
+    if not told.record:
+        return ""
+    rows = ((code(r.channel), said(r.how), said(r.decides)) for r in told.record)
+    head = [("Log next time", ""), ("How", ""), ("What it tells", "")]
+    return f"<p>To decide between the rest:</p>{table(head, rows, 'What to log next time')}"
 
 
 def _remedy(position: int, remedy: Remedy, num_findings: int, prefix: str, level: int) -> str:

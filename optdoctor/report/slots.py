@@ -15,6 +15,7 @@ from optdoctor.findings import (
     Treatment,
 )
 from optdoctor.knowledge.knobs import spell
+from optdoctor.knowledge.rates import UNMEASURED, rates
 from optdoctor.report.tensors import fold
 from optdoctor.report.wording import (
     beginning,
@@ -181,7 +182,7 @@ def render(
     label = "try" if finding.severity is Severity.NOTE else "do"
     rows.append((label, _do(chosen, trace, printed, position, room, detail)))
     if not brief and detail.sure:
-        rows.append(("sure", [sure(finding)]))
+        rows.append(("sure", cut(wrap(sure(finding), room), detail.lines)))
     return [
         f"  {'' if i else label:<{_INDENT - 2}}{line}"
         for label, lines in rows
@@ -237,8 +238,9 @@ def since(finding: Finding, trace: Trace) -> str:
 
 def sure(finding: Finding) -> str:
     """How often the rule finds and errs."""
-    preview = " (rule in preview)" if finding.stage == "preview" else ""
-    return f"not measured yet{preview}"
+    preview = "; rule in preview" if finding.stage == "preview" else ""
+    measured = rates().get(finding.rule)
+    return f"{measured[0] if measured else UNMEASURED}{preview}"
 
 
 def _event(event: Event) -> str:

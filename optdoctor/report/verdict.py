@@ -28,7 +28,7 @@ def sentences(
         return [symptom], [summary, f"Possible causes found: {listed(numbers)} below."]
     if causes.not_examined:
         possible = len(causes.not_examined) + len(causes.clear) + len(causes.ruled_out)
-        verb = "cannot be seen in a log" if is_log(trace) else "were not examined"
+        verb = "cannot be seen in this log" if is_log(trace) else "were not examined"
         share = f"{len(causes.not_examined)} of {possible} possible causes"
         return [symptom], [summary, f"No cause found; {share} {verb}."]
     return [symptom], [summary]

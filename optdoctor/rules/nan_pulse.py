@@ -4,7 +4,9 @@
 Rows whose loss is NaN or infinite, and rows of a log whose loss is exactly 0 beside a gradient norm
 that is NaN or infinite: the Hugging Face Trainer prints 0 for NaN while `logging_nan_inf_filter` is
 on (its default). One such row suffices. The evidence says whether finite losses came back
-(isolated where they are few, else that they come and go) or not (permanent).
+(isolated where they are few, else that they come and go) or not (permanent), and whether the
+gradient norms beside them were finite. Evaluations whose loss is NaN or infinite while the training
+loss is finite are told as such: a warning where no finite one follows, else a note.
 ## Why it matters
 A NaN in the weights never leaves them: each later step is wasted, and each later checkpoint is
 lost. An isolated NaN loss leaves the weights whole, but its batch or its loss function is broken.
@@ -17,7 +19,7 @@ every gradient NaN.
 A loss of exactly 0 beside a finite gradient norm is a true zero (some reinforcement-learning losses
 log it) and is not counted, nor is a loss of 0 that the doctor saw itself. A gradient scaler skips
 steps with infinite gradients while it searches for its scale: the loss stays finite there, and this
-rule stays silent.
+rule stays silent; a loss that is not, in updates that were skipped so, is a note.
 ## Told apart from
 `second-moment-underflow`: the second moment is zero before the loss breaks.
 `epsilon-below-precision`: decided before step 1 from dtype and epsilon.
@@ -33,6 +35,7 @@ from numpy.typing import NDArray
 from optdoctor import rule
 from optdoctor.curves.masked import FILTERED_BY, masked_zeros, unmasked, witness
 from optdoctor.curves.rows import lookup, row_before, spans
+from optdoctor.curves.scaler import TELLS_OF_UPDATES, scaler
 from optdoctor.findings import Evidence, Finding, Severity, Treatment
 from optdoctor.knowledge.losses import RUNNING_MEAN
 from optdoctor.knowledge.remedies import batches, go_back
@@ -47,6 +50,7 @@ RECURRING = "they come and go, finite losses follow"
 FEW = 3
 """Most losses that are called isolated, a word only: what is advised is the same."""
 OPEN = "the last row is one, and what follows is not known yet"
+SEARCHED = "in updates that the gradient scaler skipped while it looked for its scale"
 KEPT = "the log shows a running mean, in which a single NaN stays"
 
 
@@ -67,6 +71,12 @@ class Limits(rule.Limits):
 
 
 def check(trace: Trace, limits: Limits) -> list[Finding]:
+    found = _of_training(trace, limits) if "loss" in trace.series else []
+    evaluated = _of_evaluation(trace, limits) if "eval_loss" in trace.series else []
+    return found + evaluated
+
+
+def _of_training(trace: Trace, limits: Limits) -> list[Finding]:
     norm = witness(trace)
     masked = masked_zeros(trace.series["loss"], norm)  # [T]
     loss = unmasked(trace.series["loss"], norm)
@@ -85,27 +95,112 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
     num_bad = tail if permanent else int(loss.bad.sum())
     passed = ISOLATED if num_bad <= FEW else LASTING if len(spans(sick)) == 1 else RECURRING
     course = PERMANENT if permanent else KEPT if kept else OPEN if tail else passed
+    if course == passed and _in_search(trace, loss):
+        course = SEARCHED
     if permanent:
         where = f"from step {first} to the end, {last}"
     else:
         where = f"at step {first}" if first == last else f"between step {first} and step {last}"
     what = f"of {loss.rows:,} losses NaN or infinite: {course}"
     evidence = [Evidence("loss", what, num_bad, limits.healthy, "rows"), *broken, *whole]
+    evidence += _beside(trace, loss) if course == ISOLATED else []
     if masked.any():
         evidence += _masked(trace, masked, limits)
-    shown = loss.values[sick]
-    shown = shown[~np.isfinite(shown)]
-    word = "Inf" if shown.size and np.isinf(shown).all() else "NaN"
+    severity = Severity.CRITICAL if permanent else Severity.WARN
+    severity = Severity.NOTE if course == SEARCHED else severity
     return [
         Finding(
-            severity=Severity.CRITICAL if permanent else Severity.WARN,
+            severity=severity,
             summary=(
-                f"{word} loss {where}: {_share(num_bad, loss.rows, permanent)}"
-                f" (limit {limits.healthy})."
+                f"{_word(loss)} loss {where}: {_share(num_bad, loss.rows, permanent)}"
+                f" (limit {limits.healthy}){f', {course}' if course == SEARCHED else ''}."
             ),
             steps=(first, last),
             evidence=tuple(evidence),
             treatments=_treatments(first, course, trace, bool(broken), bool(whole)),
+        )
+    ]
+
+
+def _word(loss: Series) -> str:
+    shown = loss.values[loss.bad > 0]
+    shown = shown[~np.isfinite(shown)]
+    return "Inf" if shown.size and np.isinf(shown).all() else "NaN"
+
+
+def _in_search(trace: Trace, loss: Series) -> bool:
+    """Whether the updates of all those losses were skipped by a scaler in its first search."""
+    if "loss_scale" not in trace.series and "step_skipped" not in trace.series:
+        return False
+    seen = scaler(trace)
+    harmless = np.union1d(seen.told[seen.searching], seen.shown[seen.searching])
+    single = loss.count[loss.bad > 0] == 1  # of a thinned row nobody knows which one it was
+    return bool(single.all() and np.isin(loss.steps[loss.bad > 0], harmless).all())
+
+
+def _beside(trace: Trace, loss: Series) -> list[Evidence]:
+    """What the gradient norms in the same rows were: the weights stay whole where finite."""
+    if "grad_norm" not in trace.series:
+        return []
+    norm = trace.series["grad_norm"]
+    rows = np.flatnonzero(np.isin(norm.steps, loss.steps[loss.bad > 0]))
+    if not rows.size:
+        return []
+    count = int((norm.bad[rows] > 0).sum())
+    what = f"of {rows.size} gradient norms beside them NaN or infinite"
+    what += "" if count else ": the loss of a batch, not its gradient"
+    return [Evidence("grad_norm", what, count, 0, "rows")]
+
+
+def _of_evaluation(trace: Trace, limits: Limits) -> list[Finding]:
+    """Evaluations that are not finite beside a training loss that is."""
+    evaluated = trace.series["eval_loss"]
+    loss = trace.series.get("loss")
+    bad = np.flatnonzero(evaluated.bad > 0)
+    if evaluated.bad.sum() <= limits.healthy or not bad.size:
+        return []
+    onset, tail = _tail(evaluated)
+    first = onset if tail else int(evaluated.first_bad[bad[0]])
+    if loss is not None:
+        loss = unmasked(loss, witness(trace))
+        if not (loss.bad < loss.count)[loss.steps >= first].any():
+            return []  # the training broke too, and is told above
+    count = tail or int(evaluated.bad.sum())
+    last = int(evaluated.steps[-1] if tail else evaluated.last_bad[bad[-1]])
+    course = PERMANENT if tail >= limits.permanent_rows else OPEN if tail else ISOLATED
+    course = LASTING if course == ISOLATED and count > FEW else course
+    where = f"at step {first}" if first == last else f"between step {first} and step {last}"
+    beside = (
+        "while the training loss is finite" if loss is not None else "with no training loss logged"
+    )
+    return [
+        Finding(
+            severity=Severity.WARN if course == PERMANENT else Severity.NOTE,
+            summary=(
+                f"{_word(evaluated)} evaluation loss {where}: {count:,} of {evaluated.rows:,}"
+                f" evaluations (limit {limits.healthy}), {beside}."
+            ),
+            steps=(first, last),
+            evidence=(
+                Evidence(
+                    "eval_loss",
+                    f"of {evaluated.rows:,} losses NaN or infinite: {course}",
+                    count,
+                    limits.healthy,
+                    "rows",
+                ),
+            ),
+            treatments=(
+                Treatment(
+                    title=(
+                        "Evaluate the batches one by one at that step: an empty set, labels all "
+                        "ignored, or a number format too small for evaluation mode"
+                    ),
+                    when="check",
+                    safety="safe",
+                    source="a mean over no label is NaN; float16 ends at 65504",
+                ),
+            ),
         )
     ]
 
@@ -214,6 +309,8 @@ def _whole_weights(trace: Trace, first: int) -> list[Evidence]:
 def _treatments(
     since: int, course: str, trace: Trace, weights_broken: bool, weights_whole: bool
 ) -> tuple[Treatment, ...]:
+    if course == SEARCHED:
+        return ()  # how a scaler works: nothing is to be done
     inside = Treatment(
         title="Watch the run from inside: one line tells which update broke which weights",
         when="check",
@@ -281,9 +378,9 @@ def _sick() -> Trace:
 
 RULE = rule.Rule(
     name="nan-pulse",
-    needs=("loss",),
+    needs=("loss|eval_loss",),
     uses=(
-        "grad_norm",
+        *TELLS_OF_UPDATES[1:],
         "loss_form",
         "epoch",
         "update_nonfinite",

@@ -92,6 +92,7 @@ def test_the_keys_are_those_of_the_contract() -> None:
         "reason",
         "causes",
         "findings",
+        "record",
         "outcomes",
     ]
     assert run["reader"] is None

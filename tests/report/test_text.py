@@ -24,6 +24,7 @@ from optdoctor.reading.reader import Source
 from optdoctor.report import footer, markdown, page, slots
 from optdoctor.report.account import account
 from optdoctor.report.tensors import fold
+from optdoctor.knowledge.rates import UNMEASURED, rates
 from optdoctor.report.text import coloured, one_line, render, render_many
 from optdoctor.report.wording import (
     beginning,
@@ -229,7 +230,7 @@ def test_two_causes_are_called_possible() -> None:
 def test_no_cause_is_claimed_where_none_was_examined() -> None:
     text = render(*CASES["counted log"])
     assert "Cause found" not in text
-    assert re.search(r"No cause found; \d+ of \d+ possible causes cannot be seen in a log\.", text)
+    assert re.search(r"No cause found; \d+ of \d+ possible causes cannot be seen in this log\.", text)
 
 
 def test_our_own_record_is_not_called_a_log() -> None:
@@ -423,10 +424,12 @@ def test_a_crashed_rule_is_named_and_not_hidden_among_those_not_examined() -> No
     assert "crashed        it-breaks: RuntimeError: bad luck" in report
 
 
-def test_nothing_is_said_to_be_measured_yet() -> None:
+def test_each_finding_says_how_often_its_rule_is_right() -> None:
     for diagnosis, trace in CASES.values():
-        for line in render(diagnosis, trace).splitlines():
-            assert not line.startswith("  sure") or "not measured yet" in line
+        said = " ".join(render(diagnosis, trace, width=200).split())
+        if "sure " in said:  # where nothing else has to go for it
+            measured = [rates().get(f.rule, (UNMEASURED,))[0] for f in diagnosis.findings]
+            assert any(f"sure {one}" in said for one in measured)
 
 
 def test_colour_changes_no_character(capsys: pytest.CaptureFixture[str]) -> None:

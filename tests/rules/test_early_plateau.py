@@ -8,6 +8,9 @@ from functools import cache
 import numpy as np
 import pytest
 from curve_families import FAMILIES, VIEWS, Floats
+from curves.families import FAMILIES as DEVELOPMENT
+from curves.faults import FAULTS
+from curves.views import ALL_VIEWS, trace_of
 from judging import gravity
 
 from optdoctor.engine import examine
@@ -31,6 +34,46 @@ def learned(rate: Floats, bounce: float = 0.0, seed: int = 0) -> Trace:
 
 def flat(level: float = 3.3, noise: float = 0.02, rows: int = N, seed: int = 0) -> Floats:
     return np.asarray(level * np.exp(noise * np.random.default_rng(seed).standard_normal(rows)))
+
+
+def swinging(size: float) -> Trace:
+    """Flat from the start, in blocks that swing."""
+    return make_trace(loss=3.3 * np.exp(size * (-1.0) ** (np.arange(N) // 10)))
+
+
+def course(pace: float, at: float = 0.3) -> Floats:
+    """A power law that goes on at `pace` of its own pace from `at` on."""
+    level = -0.12 * np.log(np.arange(1, N + 1))
+    kink = int(at * N)
+    level[kink:] = level[kink] + pace * (level[kink:] - level[kink])
+    return np.asarray(4 * np.exp(level))
+
+
+def slowed(pace: float) -> Trace:
+    return make_trace(loss=course(pace))
+
+
+def epochs(losses: Floats, first: int = 1, **channels: Floats) -> Trace:
+    """A log of one row an epoch."""
+    at = first + np.arange(losses.size)
+    steps = dict.fromkeys(["loss", *channels], at)
+    return make_trace(loss=losses, steps=steps, step_source="epochs", **channels)
+
+
+def handful(size: float) -> Trace:
+    """12 losses within a range of that size."""
+    return make_trace(
+        loss=3.3 * (1 + size * np.linspace(0, 1, 12)[[3, 0, 11, 7, 5, 2, 9, 1, 8, 4, 10, 6]])
+    )
+
+
+def handful_at_chance(size: float) -> Trace:
+    """Ten epochs around the logarithm of 10."""
+    return epochs(math.log(10) * (1 + size * np.linspace(-0.5, 0.5, 10)))
+
+
+def slowed_by_the_rate(pace: float) -> Trace:
+    return make_trace(loss=course(pace), lr=np.where(T < 0.3, 1.0, 1e-3))
 
 
 def sampled(value: float, rows: int = 40) -> Floats:
@@ -63,8 +106,9 @@ def late_fall(size: float) -> Trace:
 
 
 def unpaid(size: float) -> Trace:
-    fall = np.where(T < 0.25, 4 - 1.6 * T, 3.6 * np.exp(-size * np.minimum(T - 0.25, 0.2)))
-    return make_trace(loss=fall, lr=np.where(T < 0.25, 1.0, 0.001))
+    """A fall that fades by itself, and one of that size after the rate was spent."""
+    level = 0.3 * np.exp(-np.minimum(T, 0.25) / 0.1) - size * np.maximum(T - 0.25, 0)
+    return make_trace(loss=4 * np.exp(level), lr=np.where(T < 0.25, 1.0, 0.001))
 
 
 def drifting(size: float) -> Trace:
@@ -77,8 +121,8 @@ def off_chance(size: float) -> Trace:
 
 
 def with_gaps(loss: Floats) -> Trace:
-    """30 finite losses among 60 rows, which is just enough."""
-    return make_trace(loss=np.insert(loss, np.arange(30), np.nan))
+    """As many finite losses as NaN between them."""
+    return make_trace(loss=np.insert(loss, np.arange(loss.size), np.nan))
 
 
 def at_chance(off: float = 0.0, swing: float = 0.0) -> Trace:
@@ -131,11 +175,29 @@ def turn(make: Callable[[float], Trace], low: float, high: float) -> tuple[Trace
 
 AT_LIMIT = {
     "low_rate": (lambda: with_rate(30, 0.15), lambda: with_rate(30, np.nextafter(0.15, 0))),
-    "spent_share": (lambda: with_rate(41), lambda: with_rate(40)),
+    "spent_share": (lambda: with_rate(51), lambda: with_rate(50)),
     "late_fall": (lambda: turn(late_fall, 0.4, 0.01)[0], lambda: turn(late_fall, 0.4, 0.01)[1]),
-    "unpaid": (lambda: turn(unpaid, 1.0, 0.01)[0], lambda: turn(unpaid, 1.0, 0.01)[1]),
+    "unpaid": (lambda: turn(unpaid, 0.1, 0.001)[0], lambda: turn(unpaid, 0.1, 0.001)[1]),
     "flat": (lambda: turn(drifting, 0.1, 0.001)[0], lambda: turn(drifting, 0.1, 0.001)[1]),
     "chance": (lambda: turn(off_chance, 0.02, 0.0)[0], lambda: turn(off_chance, 0.02, 0.0)[1]),
+    "hardly": (lambda: turn(swinging, 0.1, 0.018)[0], lambda: turn(swinging, 0.1, 0.018)[1]),
+    "shortfall": (lambda: turn(slowed, 0.8, 0.3)[0], lambda: turn(slowed, 0.8, 0.3)[1]),
+    "a handful": (
+        lambda: with_gaps(np.linspace(3, 2, 8)),
+        lambda: with_gaps(np.full(8, 3.333)),
+    ),
+    "range of a handful at chance": (
+        lambda: turn(handful_at_chance, 0.015, 0.001)[0],
+        lambda: turn(handful_at_chance, 0.015, 0.001)[1],
+    ),
+    "shortfall under a spent rate": (
+        lambda: turn(slowed_by_the_rate, 0.9, 0.25)[0],
+        lambda: turn(slowed_by_the_rate, 0.9, 0.25)[1],
+    ),
+    "range of a handful": (
+        lambda: turn(handful, 0.1, 0.005)[0],
+        lambda: turn(handful, 0.1, 0.005)[1],
+    ),
     "finite rows": (
         lambda: with_gaps(falling_loss(30)),
         lambda: with_gaps(flat(noise=0.001, rows=30)),
@@ -274,6 +336,12 @@ def test_chance_is_that_of_the_known_number_of_classes() -> None:
     assert "chance" not in other.summary
 
 
+def test_a_loss_that_falls_slowly_to_a_guessed_number_is_not_at_chance() -> None:
+    falling = math.log(3) * (1 + 0.08 * np.maximum(1 - 2 * T, 0)) * flat(1.0, 0.003)
+    assert is_calm(make_trace(loss=falling))
+    assert not is_calm(make_trace(loss=falling, num_classes=3))
+
+
 def test_the_two_halves_of_a_discriminators_loss_are_no_chance_among_four() -> None:
     assert is_calm(make_trace(loss=flat(2 * math.log(2), 0.01) * (1 + 0.12 * np.exp(-20 * T))))
 
@@ -333,7 +401,7 @@ def test_a_loss_that_exploded_and_is_back_where_it_began_has_learned_nothing() -
 
 
 def test_a_loss_that_rose_a_little_did_not_fall() -> None:
-    assert ": it did not fall from step 41" in only_finding(make_trace(loss=3 + 0.1 * T)).summary
+    assert " it did not fall from step 41" in only_finding(make_trace(loss=3 + 0.1 * T)).summary
 
 
 def test_the_scale_of_the_loss_does_not_matter() -> None:
@@ -436,6 +504,163 @@ def test_a_loss_that_rises_again_is_no_plateau() -> None:
 @pytest.mark.parametrize("kind", ["reward", "adversarial", "diffusion", "unknown"])
 def test_losses_that_need_not_fall_are_not_judged(kind: str) -> None:
     assert examine(RULE, make_trace(loss=flat(), loss_kind=kind)).status is Status.ABSTAINED
+
+
+def rounded(level: float, spread: float, rows: int, digits: int = 4, seed: int = 0) -> Floats:
+    noise = np.random.default_rng(seed).uniform(-spread, spread, rows)
+    return np.round(level * (1 + noise), digits)
+
+
+def test_ten_epochs_at_chance_are_a_warning_wherever_the_log_begins() -> None:
+    for first in (1, 40):
+        finding = only_finding(epochs(rounded(math.log(10), 1e-4, 10), first))
+        assert finding.severity is Severity.WARN
+        assert "at chance among 10 classes, if that is their number, ln 10 = 2.3026" in (
+            finding.summary
+        )
+        assert finding.steps == (first, first + 9)
+
+
+def test_ten_single_steps_at_chance_are_a_note() -> None:
+    assert only_finding(make_trace(loss=rounded(math.log(10), 1e-4, 10))).severity is Severity.NOTE
+
+
+def test_a_vocabulary_is_named_by_its_size() -> None:
+    finding = only_finding(make_trace(loss=np.full(12, 10.8249)))
+    assert "among 50,257 classes" in finding.summary
+    long = only_finding(make_trace(loss=flat(math.log(32000), 0.001)))
+    assert long.severity is Severity.WARN
+    assert "among 32,000 classes" in long.summary
+
+
+def test_a_guessed_number_of_classes_is_met_closely_in_a_log_that_begins_in_mid_run() -> None:
+    near = rounded(1.003 * math.log(10), 1e-4, 10)
+    assert "chance" in only_finding(epochs(near)).summary
+    assert "chance" not in only_finding(epochs(near, first=40)).summary
+    steps = {"loss": 50_000 + np.arange(N)}
+    for off, is_chance in ((1.003, False), (1.0003, True)):
+        trace = make_trace(loss=flat(off * math.log(10), 0.002), steps=steps)
+        assert ("chance" in only_finding(trace).summary) is is_chance
+        assert is_calm(trace) is not is_chance
+
+
+@pytest.mark.parametrize("rows", [8, 12, 19])
+def test_a_handful_of_epochs_that_did_not_move_is_flat_from_the_start(rows: int) -> None:
+    finding = only_finding(epochs(rounded(1.7, 0.004, rows)))
+    assert finding.severity is Severity.WARN
+    assert f"flat from the start: all {rows} losses from step 1 to step {rows} lie between" in (
+        finding.summary
+    )
+    assert only_finding(epochs(rounded(1.7, 0.004, rows), first=30)).severity is Severity.NOTE
+
+
+def test_a_handful_that_falls_is_silent_or_if_it_hardly_falls_a_note() -> None:
+    assert is_clear(epochs(np.linspace(1.7, 1.6, 10)))
+    assert only_finding(epochs(np.linspace(1.7, 1.68, 10))).severity is Severity.NOTE
+
+
+def test_a_handful_of_rounded_losses_shows_no_flatness_below_its_step() -> None:
+    assert is_clear(epochs(np.full(10, 2.3)))
+    assert is_clear(epochs(np.full(10, 0.02)))
+    assert not is_calm(epochs(np.full(10, 0.693)))
+
+
+def test_fewer_than_eight_losses_are_not_judged() -> None:
+    outcome = examine(RULE, epochs(np.full(7, 2.3026)))
+    assert outcome.status is Status.ABSTAINED
+
+
+def test_a_loss_that_leaves_its_own_course_is_a_note_with_what_did_not_come() -> None:
+    for seed in SEEDS:
+        finding = only_finding(make_trace(loss=course(0.0) * flat(1.0, 0.01, seed=seed)))
+        assert finding.severity is Severity.NOTE
+        assert "left its course at step" in finding.summary
+        assert 60 <= finding.steps[0] <= 160
+        assert is_clear(make_trace(loss=course(1.0) * flat(1.0, 0.01, seed=seed)))
+
+
+def test_a_stop_with_the_rate_is_the_schedules_however_its_fall_is_measured() -> None:
+    lr = np.where(T < 0.3, 1.0, 1e-3)
+    finding = only_finding(make_trace(loss=course(0.2) * flat(1.0, 0.005), lr=lr))
+    assert finding.severity is Severity.WARN
+    assert "progress stopped with the learning rate: since step 121" in finding.summary
+    assert is_clear(make_trace(loss=course(1.0) * flat(1.0, 0.005), lr=lr))
+
+
+def healed(loss: Floats, rows: int = 30) -> Floats:
+    """The loss drops to half in its last rows."""
+    dropped = loss.copy()
+    dropped[-rows:] *= np.linspace(0.9, 0.5, rows)
+    return dropped
+
+
+def test_a_plateau_that_heals_before_the_end_is_silent() -> None:
+    for loss in (flat(noise=0.005), flat(math.log(10), 0.002), TAIL * flat(1.0, 0.005)):
+        assert not is_clear(make_trace(loss=loss))
+        assert is_clear(make_trace(loss=healed(loss)))
+    assert is_clear(beside(healed(SLOW), update_unchanged=sampled(0.9)))
+
+
+def test_what_still_improves_beside_a_flat_loss_makes_it_a_note() -> None:
+    loss, at = flat(noise=0.005), {"metric:accuracy": 1 + 10 * np.arange(40)}
+    rising = {"metric:accuracy": np.linspace(0.2, 0.6, 40)}
+    finding = only_finding(make_trace({"loss": loss, **rising}, steps=at))
+    assert finding.severity is Severity.NOTE
+    assert "yet the metric accuracy still rises from 0.2" in finding.summary
+    still = {"metric:accuracy": 0.2 + 0.001 * (-1.0) ** np.arange(40)}
+    finding = only_finding(make_trace({"loss": loss, **still}, steps=at))
+    assert finding.severity is Severity.WARN
+    assert finding.evidence[1].channel == "metric:accuracy"
+    steps = {"eval_loss": at["metric:accuracy"]}
+    falling = make_trace(loss=loss, eval_loss=np.linspace(3, 1, 40), steps=steps)
+    assert "yet the evaluation loss still falls from 2.5" in only_finding(falling).summary
+
+
+def test_it_says_what_to_record_next_time() -> None:
+    bare = " ".join(t.title for t in only_finding(make_trace(loss=flat(noise=0.005))).treatments)
+    for name in ("learning rate", "number of classes", "updates", "evaluation loss"):
+        assert name in bare
+    whole = beside(flat(noise=0.005), update_ratio=sampled(1e-3))
+    rate = make_trace(loss=np.ones(N), lr=np.ones(N), eval_loss=np.ones(N))
+    whole = replace(whole, facts={"num_classes": 5}, series={**rate.series, **whole.series})
+    assert "Record" not in " ".join(t.title for t in only_finding(whole).treatments)
+
+
+def test_thirty_epochs_without_progress_are_a_warning() -> None:
+    assert not is_calm(epochs(flat(noise=0.003, rows=30)))
+    assert is_calm(make_trace(loss=flat(noise=0.003, rows=30)))
+    told = make_trace(loss=flat(noise=0.003, rows=30), epoch=np.arange(30.0))
+    assert not is_calm(told)
+
+
+@pytest.mark.parametrize("family", DEVELOPMENT)
+def test_development_families_raise_no_alarm_in_any_view(family: str) -> None:
+    for seed in range(2):
+        run = DEVELOPMENT[family](400 if seed else 1000, np.random.default_rng(seed))
+        for view in ALL_VIEWS:
+            for logged in ((), ("lr", "grad_norm", "eval_loss", "epoch")):
+                assert is_calm(trace_of(run, view, logged)), (seed, view, logged)
+
+
+@pytest.mark.parametrize(
+    ("fault", "view", "least"),
+    [
+        ("flat from start", "raw", 0.75),
+        ("flat from start", "epochs", 0.7),
+        ("stop", "raw", 0.4),
+        ("stop with the rate", "raw", 0.55),
+    ],
+)
+def test_most_injected_plateaus_are_named(fault: str, view: str, least: float) -> None:
+    named = []
+    for family in DEVELOPMENT.values():
+        for seed in range(2):
+            run = family(1000, np.random.default_rng(seed))
+            sick = FAULTS[fault](run, np.random.default_rng(seed))
+            if sick is not None:
+                named.append(examine(RULE, trace_of(sick.run, view)).status is Status.FOUND)
+    assert len(named) > 20
+    assert np.mean(named) >= least
 
 
 def test_no_treatment_names_beta2() -> None:

@@ -356,3 +356,94 @@ def test_a_thinned_log_sends_back_to_the_row_before_the_first_bad_one() -> None:
         recorder.add(Vitals(step, {"loss": NAN if step >= 7000 else 2.0}))
     title = only_finding(recorder.trace({})).treatments[0].title
     assert "from step 6890 or before" in title, "the first row of a bucket of 16"
+
+
+def test_a_lone_nan_beside_a_finite_gradient_is_the_batchs() -> None:
+    loss, norm = np.full(100, 2.0), np.ones(100)
+    loss[50] = NAN
+    finding = only_finding(make_trace(loss=loss, grad_norm=norm))
+    assert finding.severity is Severity.WARN
+    assert course(finding) == "isolated, finite losses follow"
+    (beside,) = (e for e in finding.evidence if e.channel == "grad_norm")
+    assert (beside.observed, beside.limit) == (0, 0)
+    assert beside.what.endswith("NaN or infinite: the loss of a batch, not its gradient")
+    norm[50] = NAN
+    both = only_finding(make_trace(loss=loss, grad_norm=norm))
+    (beside,) = (e for e in both.evidence if e.channel == "grad_norm")
+    assert beside.observed == 1
+    assert "batch" not in beside.what
+    sparse = make_trace(loss=loss, grad_norm=[1.0], steps={"grad_norm": [3]})
+    assert not any(e.channel == "grad_norm" for e in only_finding(sparse).evidence)
+
+
+def searching(skips: int = 5, bad: int = 5, first: int = 0) -> Trace:
+    """`bad` infinite losses in the first updates, of which a scaler skipped `skips`."""
+    loss, skipped = np.full(300, 2.0), np.zeros(300)
+    loss[first : first + bad], skipped[first : first + skips] = INF, 1
+    scale = 65536.0 * 2.0 ** np.maximum(skips - np.maximum(np.arange(300) - first, 0), 0)
+    return make_trace(loss=loss, step_skipped=skipped, loss_scale=scale)
+
+
+def test_infinite_losses_of_a_scalers_first_search_are_a_note() -> None:
+    finding = only_finding(searching())
+    assert (finding.severity, finding.steps) == (Severity.NOTE, (1, 5))
+    assert finding.summary == (
+        "Inf loss between step 1 and step 5: 5 of 300 losses (limit 0), in updates that the "
+        "gradient scaler skipped while it looked for its scale."
+    )
+    assert finding.treatments == ()
+    flags = searching()
+    series = {name: rows for name, rows in flags.series.items() if name != "loss_scale"}
+    assert only_finding(replace(flags, series=series)).severity is Severity.NOTE
+    series = {name: rows for name, rows in flags.series.items() if name != "step_skipped"}
+    assert only_finding(replace(flags, series=series)).severity is Severity.NOTE
+
+
+@pytest.mark.parametrize("trace", [searching(skips=4), searching(first=200), losses(INF, 2.0, 2.0)])
+def test_infinite_losses_of_other_updates_are_a_warning(trace: Trace) -> None:
+    assert only_finding(trace).severity is Severity.WARN
+
+
+def test_a_scaler_that_searches_with_finite_losses_is_nothing() -> None:
+    assert examine(RULE, searching(bad=0)).status is Status.CLEAR
+
+
+EVERY_TENTH = {"eval_loss": np.arange(10, 101, 10)}
+
+
+@pytest.mark.parametrize(
+    ("bad", "severity", "steps", "word"),
+    [
+        ([4], Severity.NOTE, (50, 50), "isolated"),
+        ([2, 3, 4, 5], Severity.NOTE, (30, 60), "in one stretch"),
+        ([9], Severity.NOTE, (100, 100), "not known yet"),
+        ([8, 9], Severity.WARN, (90, 100), "permanent"),
+        (range(10), Severity.WARN, (10, 100), "permanent"),
+    ],
+)
+def test_an_evaluation_that_is_not_finite_beside_a_finite_training_is_told_as_such(
+    bad: Sequence[int], severity: Severity, steps: tuple[int, int], word: str
+) -> None:
+    evaluated = np.linspace(2, 1, 10)
+    evaluated[list(bad)] = NAN
+    finding = only_finding(
+        make_trace(loss=np.full(100, 2.0), eval_loss=evaluated, steps=EVERY_TENTH)
+    )
+    assert (finding.severity, finding.steps) == (severity, steps)
+    assert finding.summary.startswith("NaN evaluation loss")
+    assert f"{len(bad)} of 10 evaluations (limit 0), while the training" in finding.summary
+    assert word in course(finding)
+    alone = only_finding(make_trace(eval_loss=evaluated, steps=EVERY_TENTH))
+    assert alone.summary.endswith("with no training loss logged.")
+
+
+def test_an_evaluation_that_breaks_with_the_training_is_not_told_twice() -> None:
+    loss, evaluated = np.full(100, 2.0), np.linspace(2, 1, 10)
+    loss[50:], evaluated[5:] = NAN, NAN
+    (finding,) = examine(
+        RULE, make_trace(loss=loss, eval_loss=evaluated, steps=EVERY_TENTH)
+    ).findings
+    assert finding.summary.startswith("NaN loss from step 51 to the end")
+    loss[60:] = 2.0
+    trace = make_trace(loss=loss, eval_loss=evaluated, steps=EVERY_TENTH)
+    assert len(examine(RULE, trace).findings) == 2, "the training came back and it did not"

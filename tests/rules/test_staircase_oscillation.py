@@ -80,8 +80,8 @@ def uneven_rate(near: int, far: int) -> Trace:
 
 def low_peaks(size: float) -> Trace:
     """Jumps at distances that no period fits."""
-    at = 100 + np.cumsum([0, 86, 114, 86, 114])
-    return run(np.where(np.isin(np.arange(N), at), size, 0.0), noise=0.001)
+    at = 100 + np.cumsum([0, *[86, 114] * 3])
+    return run(np.where(np.isin(np.arange(800), at), size, 0.0), noise=0.001)
 
 
 def with_gaps(wave: Floats) -> Trace:
@@ -113,17 +113,13 @@ AT_LIMIT = {
         lambda: turn(spiked_rate, 0.0, 0.4)[1],
     ),
     "amplitude": (lambda: turn(quiet, 0.02, 0.06)[0], lambda: turn(quiet, 0.02, 0.06)[1]),
-    "spacing": (lambda: peaks(85, 115, 85, 115), lambda: peaks(86, 114, 86, 114)),
+    "spacing": (lambda: peaks(*[85, 115] * 3), lambda: peaks(*[86, 114] * 3)),
     "spacing of the rate": (lambda: uneven_rate(85, 115), lambda: uneven_rate(86, 114)),
     "amplitude of jumps": (
         lambda: turn(low_peaks, 0.02, 0.06)[0],
         lambda: turn(low_peaks, 0.02, 0.06)[1],
     ),
     "finite rows": (lambda: with_gaps(np.zeros(40)), lambda: with_gaps(spikes(0.5, 5, 40))),
-    "order_amplitude": (
-        lambda: turn(of_epochs, 0.1, 0.6)[0],
-        lambda: turn(of_epochs, 0.1, 0.6)[1],
-    ),
 }
 
 
@@ -269,18 +265,33 @@ def test_a_jump_at_each_epoch_is_the_order_of_data(how: str) -> None:
     channels = {"epoch": rows // 60, "batch_index": rows % 60}
     more = {how: channels[how]} if how in channels else {}
     finding = only_finding(run(saw(0.6, 60), events=events, **more))
-    assert finding.severity is Severity.WARN
+    assert finding.severity is Severity.NOTE
     assert any("order of data" in e.what for e in finding.evidence)
     assert "Shuffle" in titles(finding, "next")
     assert titles(finding, "now") == ""
 
 
-def test_a_small_wave_of_the_epoch_is_a_note() -> None:
-    assert only_finding(of_epochs(0.15)).severity is Severity.NOTE
-    assert only_finding(run(saw(0.15, 60))).severity is Severity.WARN
-    other = only_finding(run(saw(0.15, 60), epoch=np.arange(N) // 85))
+@pytest.mark.parametrize("size", [0.15, 0.6])
+def test_a_wave_of_the_epoch_is_a_note_of_any_size(size: float) -> None:
+    finding = only_finding(of_epochs(size))
+    assert finding.severity is Severity.NOTE
+    assert "an epoch has 60 steps" in finding.summary
+    assert only_finding(run(saw(size, 60))).severity is Severity.WARN
+    other = only_finding(run(saw(size, 60), epoch=np.arange(N) // 85))
     assert other.severity is Severity.WARN
     assert "does not fit" in told(other, "epoch")[0]
+
+
+@pytest.mark.parametrize("length", [30, 60, 120, 180])
+def test_halves_and_multiples_of_the_epoch_are_its_order_too(length: int) -> None:
+    fractional = np.arange(1, N + 1) / length
+    finding = only_finding(run(saw(0.4, 60), epoch=np.round(fractional, 2)))
+    expected = Severity.NOTE if length != 180 else Severity.WARN  # a third is no half
+    assert finding.severity is expected
+
+
+def test_rows_that_are_epochs_tell_no_length() -> None:
+    assert only_finding(run(saw(0.4, 20), epoch=np.arange(1, N + 1))).severity is Severity.WARN
 
 
 def test_a_rate_that_restarts_with_the_period_is_silent() -> None:

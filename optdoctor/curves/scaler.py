@@ -1,0 +1,175 @@
+"""What a gradient scaler did: the updates that it skipped, and how its scale fell meanwhile."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optdoctor.curves.level import Floats
+from optdoctor.store import IntArray, Series
+from optdoctor.trace import Trace
+
+TELLS_OF_UPDATES = ("loss", "grad_norm", "grad_norm_used", "lr", "loss_scale", "step_skipped")
+"""Channels a row of which tells of an update that was attempted: made, where not skipped."""
+SEARCH = 100
+"""Updates in which a scaler finds its scale: down from 2 to the 32 it takes some 20 of them."""
+INITIAL = 7.0
+"""Logarithm to base 2 of the smallest scale that a scaler which prints its skips starts from:
+fairseq's; those of the others are 15 and more."""
+REBORN = 1.6
+"""Rise of that logarithm from row to row above which the scale was set anew: growth doubles it."""
+WHOLE = 0.02
+"""What a fall of that logarithm may lack of a whole number: scales are printed rounded."""
+TINIEST = 1e-300
+"""What a scale of 0 counts as. Nothing can be divided by it, so such an update is skipped."""
+
+
+class Scaler(NamedTuple):
+    """The K skipped updates of a run, and its scales in N rows; scales are logarithms to base 2."""
+
+    steps: IntArray  # [K] of each; spread evenly between two rows where only their number is known
+    told: IntArray  # [K] the step at which the log has it
+    shown: IntArray  # [K] the step of the row that shows it
+    scales: Floats  # [K] the scale that overflowed, or the one after it; NaN where it is unknown
+    searching: NDArray[np.bool_]  # [K] whether the scaler was looking for its first scale
+    rows: IntArray  # [N] steps of the rows below
+    levels: Floats  # [N]
+    held: NDArray[np.bool_]  # [N] whether the scale was as high in the next row, after a search
+    made: IntArray  # steps of rows that tell of updates that were not skipped
+
+    @property
+    def trailing(self) -> int:
+        """How many of the K follow the last update that is known to have been made."""
+        return int((self.told > (self.made[-1] if self.made.size else -1)).sum())
+
+
+def scaler(trace: Trace) -> Scaler:
+    """What `loss_scale` and `step_skipped` tell, beside rows of the other channels.
+
+    A scale lower by 2 to the n than in the row before tells of n skipped updates at least, also
+    where no row says so. A caller declares `TELLS_OF_UPDATES`.
+    """
+    rows, levels = _levels(trace.series.get("loss_scale"))
+    flagged = _flagged(trace.series.get("step_skipped"))
+    attempted = [trace.series[n].steps for n in TELLS_OF_UPDATES if n in trace.series]
+    made = _without(np.unique(np.concatenate([*attempted, np.zeros(0, np.int64)])), flagged)
+    inferred, shown, before = _inferred(rows, levels, flagged)
+    steps = np.concatenate([_spread(flagged, made), inferred])
+    order = np.argsort(steps, kind="stable")
+    told = np.concatenate([flagged, inferred])[order]
+    scales = np.concatenate([_at(rows, levels, flagged), before])[order]
+    steps = steps[order]
+    if levels.size > 1 and made.size and made[-1] == rows[-1] and levels[-1] < levels[-2] - 0.5:
+        made = made[:-1]  # what became of the last attempt of a falling scale nobody knows
+    made = _without(_without(made, inferred), rows[levels <= np.log2(TINIEST)])
+    anew = _set_anew(trace, rows, levels)
+    held = np.append(levels[1:] >= levels[:-1] - 0.5, np.zeros(min(levels.size, 1), bool))
+    return Scaler(
+        steps=steps,
+        told=told,
+        shown=np.concatenate([flagged, shown])[order],
+        scales=scales,
+        searching=_is_search(trace, steps, scales, made, _soon_after(anew, steps)),
+        rows=rows,
+        levels=levels,
+        held=held & ~_soon_after(anew, rows),
+        made=made,
+    )
+
+
+def _levels(series: Series | None) -> tuple[IntArray, Floats]:
+    if series is None:
+        return np.zeros(0, np.int64), np.zeros(0)
+    kept = np.isfinite(series.values) & (series.values >= 0)
+    scales = np.asarray(series.values[kept], np.float64)
+    return series.steps[kept], np.log2(np.maximum(scales, TINIEST))
+
+
+def _at(rows: IntArray, levels: Floats, steps: IntArray) -> Floats:
+    """[len(steps)]: the scale in the row of exactly that step, NaN where there is none."""
+    if not rows.size:
+        return np.full(steps.size, np.nan)
+    at = np.minimum(np.searchsorted(rows, steps), rows.size - 1)
+    return np.where(rows[at] == steps, levels[at], np.nan)
+
+
+def _flagged(series: Series | None) -> IntArray:
+    """Steps of rows that say so; of a thinned row all where each says so, else one."""
+    if series is None:
+        return np.zeros(0, np.int64)
+    some = series.high >= 1
+    count = np.where(series.low >= 1, series.count - series.bad, 1)[some]
+    starts, ends = series.starts[some], series.steps[some]
+    apart = np.repeat((ends - starts) / np.maximum(count - 1, 1), count)
+    return np.asarray(np.repeat(starts, count) + _within(count) * apart, np.int64)
+
+
+def _within(count: IntArray) -> IntArray:
+    """0, 1, 2 ... in each of the groups of so many."""
+    return np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+
+
+def _inferred(
+    rows: IntArray, levels: Floats, flagged: IntArray
+) -> tuple[IntArray, IntArray, Floats]:
+    """Skipped updates that only the fall of the scale tells of: step, row that shows it, scale."""
+    apart = np.diff(rows)
+    told = np.searchsorted(flagged, rows[1:], "right") - np.searchsorted(flagged, rows[:-1])
+    falls = np.floor(levels[:-1] - levels[1:] + WHOLE) - told
+    count = np.clip(falls, 0, apart).astype(np.int64)
+    within = _within(count)
+    place = (within + 0.5) / np.repeat(np.maximum(count, 1), count) * np.repeat(apart, count)
+    steps = np.repeat(rows[:-1], count) + place.astype(np.int64)
+    return steps, np.repeat(rows[1:], count), np.repeat(levels[:-1], count) - within
+
+
+def _spread(flagged: IntArray, made: IntArray) -> IntArray:
+    """[len(flagged)]: evenly between the rows around: a log may tell only how many there were."""
+    if not flagged.size:
+        return flagged
+    group = np.searchsorted(made, flagged)
+    first = np.flatnonzero(np.diff(group, prepend=-1))
+    count = np.diff(first, append=flagged.size)
+    ends = np.append(made, 0)[group[first]]
+    starts = np.where(group[first] > 0, np.append(0, made)[group[first]], flagged[first] - 1)
+    apart = np.repeat((ends - starts) / (count + 1), count)
+    even = np.repeat(starts, count) + (_within(count) + 1) * apart
+    steps = np.where(group < made.size, np.maximum(even, flagged), flagged)
+    return np.asarray(steps, np.int64)
+
+
+def _without(steps: IntArray, others: IntArray) -> IntArray:
+    """The steps, in order, that are not among the others, in order too."""
+    if not others.size:
+        return steps
+    at = np.minimum(np.searchsorted(others, steps), others.size - 1)
+    return np.asarray(steps[others[at] != steps], np.int64)
+
+
+def _set_anew(trace: Trace, rows: IntArray, levels: Floats) -> IntArray:
+    """Steps from which a scaler looks for its first scale."""
+    anew = rows[1:][np.diff(levels) > REBORN].tolist()
+    anew += [event.step for event in trace.events if event.kind in ("start", "resume")]
+    first = trace.steps[0]
+    return np.sort(np.array([*anew, *([first] if first <= SEARCH else [])], np.int64))
+
+
+def _soon_after(anew: IntArray, steps: IntArray) -> NDArray[np.bool_]:
+    latest = np.append(-SEARCH - 1, anew)[np.searchsorted(anew, steps, "right")]
+    return np.asarray(steps <= latest + SEARCH)
+
+
+def _is_search(
+    trace: Trace, steps: IntArray, scales: Floats, made: IntArray, early: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """[K]: early, or before any update that was made: a log may begin with a resumed run.
+
+    A passage that begins at a scale from which no scaler starts is from the midst of a run.
+    """
+    if not steps.size:
+        return early
+    leading = (steps < (made[0] if made.size else np.inf)) & (steps < steps[0] + SEARCH)
+    is_passage = not made.size or trace.steps[0] > SEARCH
+    if is_passage and scales[0] < INITIAL:
+        return np.asarray(early & ~leading)
+    return np.asarray(early | leading)

@@ -1,0 +1,158 @@
+"""What is said of a loss that rises: the sentence, and the evidence of each channel beside it."""
+
+import numpy as np
+
+from optdoctor.curves import meanwhile
+from optdoctor.curves.level import Curve
+from optdoctor.curves.rates import RATE_ROSE
+from optdoctor.curves.rise import ABRUPT, BY_CHANCE, DIVERGED, DOUBLED, JUMPED, Bounds, Rise
+from optdoctor.findings import Evidence, Finding, Severity
+from optdoctor.knowledge.rise_case import CLEARLY_FELL, CLEARLY_ROSE, Case
+from optdoctor.knowledge.rise_remedies import NORM_MOVED, treatments
+
+GREW = 3.0
+"""Factor from which the gradient norm grew with the loss."""
+COLLAPSED = 0.25
+"""Factor on the loss scale at which updates overflowed twice in a row or more often."""
+
+
+def finding(about: Case, word: str, severity: Severity, lost: float) -> Finding:
+    """The finding; `lost` is the share of the progress beyond which it is told."""
+    return Finding(
+        severity=severity,
+        summary=f"{word}: {_story(about)}.",
+        steps=(about.rise.onset, int(about.line.steps[-1])),
+        evidence=(*_measured(about, lost), *_place(about), *_beside(about)),
+        treatments=treatments(about, severity),
+    )
+
+
+def _story(about: Case) -> str:
+    """From which level to which, since which step, for how long."""
+    rise, line = about.rise, about.line
+    first, last = rise.onset, int(line.steps[-1])
+    low = f"a level of {rise.low:.4g}"
+    if rise.way in ("start", "first"):
+        low = f"its first value, {rise.low:.4g} at step {line.steps[0]},"
+    end = f"{rise.end:.4g}"
+    if rise.low > 0:
+        end += f" ({meanwhile.times(rise.end, rise.low):.3g} times)"
+    began = int(about.trace.series["loss"].starts[0])
+    lasting, whole = last - first + rise.is_abrupt, max(last - began + 1, 1)
+    share = f"{lasting} steps, {100 * lasting / whole:.0f} % of the run"
+    where = f"at step {first}" if about.joint is None else f"at the resume at step {about.joint}"
+    if rise.kept < about.bounds.kept:
+        moved = f"leaves {low} {where if rise.is_abrupt else f'after step {first}'}, peaks"
+        return f"the training loss {moved} at {rise.top:.4g} and ends at {end}, {share} later"
+    if rise.is_abrupt:
+        return f"the training loss jumps from {low} to {end} {where} and stays there for {share}"
+    since = "" if rise.way in ("start", "first") else f" at step {first}"
+    return f"the training loss rises from {low}{since} to {end} at step {last}, over {share}"
+
+
+def _scale(line: Curve) -> str:
+    return f"log(loss + {line.soft:.4g})"
+
+
+def _measured(about: Case, lost: float) -> list[Evidence]:
+    rise, bounds, scale = about.rise, about.bounds, _scale(about.line)
+    low = {"start": "its first value", "first": "its first rows", "few": "its lowest three rows"}
+    limit = {"start": DOUBLED, "first": DOUBLED, "run": DIVERGED}.get(rise.way)
+    if limit is None:
+        limit = DIVERGED if rise.is_large else JUMPED if rise.diverges else bounds.height
+    what = f"rise of {scale} above {low.get(rise.way, 'its best level')}"
+    told = [Evidence("loss", what, rise.height, limit, "1"), *_certainty(rise, bounds)]
+    if about.ends_above_start:
+        word = "" if about.made_progress else "; it never fell clearly below its start"
+        what = f"{scale} at the end above that of the start{word}"
+        return [*told, Evidence("loss", what, rise.over, bounds.height, "1")]
+    if rise.way == "blocks" or rise.lost > lost:
+        what = "share of the progress made before that is lost again"
+        told.append(Evidence("loss", what, rise.lost, lost, "share"))
+    return told
+
+
+def _certainty(rise: Rise, bounds: Bounds) -> list[Evidence]:
+    """What noise explains."""
+    if rise.way == "run":
+        what = "rows in unbroken rise to the end; chance brings one more than the limit once in 720"
+        return [Evidence("loss", what, rise.errors, BY_CHANCE, "rows")]
+    what = "the rise over its standard error"
+    if rise.way in ("few", "first"):
+        return [Evidence("loss", f"{what} in so few rows", rise.errors, bounds.few_errors, "1")]
+    if rise.errors > bounds.errors or rise.way == "start":
+        limit = bounds.errors if rise.kept >= bounds.kept else bounds.large_errors
+        return [Evidence("loss", what, rise.errors, limit, "1")]
+    slope = "the slope since the best level over its standard error"
+    return [
+        Evidence("loss", what, rise.errors, bounds.steady_errors, "1"),
+        Evidence("loss", slope, rise.slope_errors, bounds.slope_errors, "1"),
+    ]
+
+
+def _place(about: Case) -> list[Evidence]:
+    """Whether the rise is one jump, and what happened there."""
+    rise = about.rise
+    first, last = rise.jump_steps
+    word = "one jump" if rise.is_abrupt else "no single jump"
+    what = f"share of the rise that comes between step {first} and step {last}: {word}"
+    told = [Evidence("loss", what, rise.jump, ABRUPT, "share")]
+    if rise.kept < about.bounds.kept:
+        what = f"share of the highest rise, to {rise.top:.4g}, that still stands: it is coming back"
+        told.append(Evidence("loss", what, rise.kept, about.bounds.kept, "share"))
+    if not rise.is_abrupt:
+        return told
+    if about.joint is not None:
+        what = "step at which the run was resumed"
+        return [*told, Evidence("loss", what, about.joint, first, "step"), *_as_new(about)]
+    if (step := meanwhile.epoch_end(about.trace, first, last)) is not None:
+        what = "step at which an epoch ends: a change of data there looks the same"
+        told.append(Evidence("epoch", what, step, first, "step"))
+    return told
+
+
+def _as_new(about: Case) -> list[Evidence]:
+    """Whether a resume went on at the level of a new model."""
+    rise, line = about.rise, about.line
+    after = int(np.searchsorted(line.steps, rise.onset))
+    joined = float(np.median(line.losses[after : after + 3]))
+    first = float(np.median(line.losses[:3]))
+    if not about.made_progress or not first > 0 or joined < CLEARLY_FELL * first:
+        return []
+    what = f"the loss right after the resume over that of the first rows, {first:.4g}: as if no"
+    times = round(meanwhile.times(joined, first), 2)
+    return [Evidence("loss", f"{what} weights had been loaded", times, CLEARLY_FELL, "times")]
+
+
+def _beside(about: Case) -> list[Evidence]:
+    """What the other channels did since: the differential of a log."""
+    trace, first = about.trace, about.rise.onset
+    told = []
+    if (rate := about.rate) is not None:
+        what = f"the rate at the end, {rate.now:.3g}, over that of the best step, {rate.best:.3g}"
+        told.append(Evidence("lr", what, rate.times, RATE_ROSE, "times"))
+        if rate.above is not None:
+            what = "rise above the level at an equal rate before the best step"
+            told.append(Evidence("loss", what, rate.above, rate.allowed, "log"))
+    if (peak := meanwhile.peak_reached(trace, first)) is not None:
+        what = "step at which the warm-up reached the peak rate, just before: it may be too high"
+        told.append(Evidence("lr", what, peak, first, "step"))
+    if (times := meanwhile.gradient_times(trace, first)) is not None:
+        word = "it grew with the loss" if times > GREW else "it hardly grew with the loss"
+        what = f"the gradient norm since step {first} over that before: {word}"
+        told.append(Evidence("grad_norm", what, times, GREW, "times"))
+    if (times := meanwhile.scale_times(trace, first)) is not None and times <= COLLAPSED:
+        what = f"the lowest loss scale since step {first} over that before: gradients overflow"
+        told.append(Evidence("loss_scale", what, times, COLLAPSED, "times"))
+    if (times := about.evaluation) is not None:
+        limit, word = CLEARLY_ROSE, "it rises too" if times > CLEARLY_ROSE else "it hardly moves"
+        if about.is_softened:
+            limit, word = CLEARLY_FELL, "it falls: the training data or objective became harder"
+        what = f"the evaluation loss at the end over that of step {about.before}; {word}"
+        told.append(Evidence("eval_loss", what, times, limit, "times"))
+    times = meanwhile.norm_times(trace, about.before)
+    if times is not None and abs(times - 1) > NORM_MOVED:
+        what = f"the norm of all weights over that of step {about.before}"
+        limit = 1 + NORM_MOVED if times > 1 else 1 - NORM_MOVED
+        told.append(Evidence("param_rms", what, times, limit, "times"))
+    return told

@@ -1,0 +1,136 @@
+"""The training loss jumps, or rises far, and stays up: at its end the run is worse than it was.
+
+## What it finds
+A training loss that ends more than 0.3 above its best level in the logarithm of the loss plus 5 %
+of the first losses, a third more, however it came there; or more than 0.15, if most of that comes
+in one jump. The level is that of medians of 40 blocks, and the rise has to exceed what their own
+noise allows. It is told even while it comes back, from ten standard errors on. A loss that ends
+far above its very first value exploded before any level could be measured, as with a rate far too
+high. In 8 to 29 rows it is told where the last three rows all lie above the lowest three in a row
+before, or all rows above the first two at twice their level, by more than the noise of so few rows
+allows; or where six rows or more rise in unbroken order to the end.
+It is critical where a large rise still stands, or most of the progress is lost and the evaluation
+loss rises too; a warning where it is coming back, where the evaluation loss falls meanwhile, or
+where the rate that rises again may explain it.
+## Why it matters
+From the jump on each step is spent on a model that is worse than the last good checkpoint, and most
+runs that stay up do not come back by themselves.
+## What to do
+Now: go back to the checkpoint before the rise, with a lower rate. A run that never got below its
+start has none: restart it with a tenth of the rate. To tell the causes apart, evaluate an early
+checkpoint on today's batches: if that is worse too, the data changed. The evidence says what the
+rate, the gradient norm, the loss scale, the evaluation loss and the weights did meanwhile, and
+whether an epoch or a warm-up ended there; the last check says what to record next time.
+## When it is fine
+A search for a rate, which grows by a constant factor over four decades or more: the rise is its
+purpose, and the rule does not judge. A small rise that comes with the rate of a warm restart or of
+a warm-up. Harder data or a harder objective on purpose: a large jump is told all the same, as a
+warning where the evaluation loss falls. A jump exactly at a resume is judged as a joint, a note if
+it is not large, and the stretch after it by itself. Rewards, adversarial losses and diffusion, and
+losses below 0, are not judged.
+## Told apart from
+`upward-drift`: at most 0.3 without one jump; a loss has the one or the other.
+`loss-spike`: it comes back, to within half its height and 0.3 of the best level.
+`bimodal-gap`: the evaluation loss rises alone. `nan-pulse`: no finite loss is left.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optdoctor import rule
+from optdoctor.curves.masked import FILTERED_BY
+from optdoctor.curves.rise import Bounds, is_certain
+from optdoctor.findings import Abstain, Finding, Severity
+from optdoctor.knowledge.rise_case import BESIDE, Case, cases
+from optdoctor.knowledge.rises import finding
+from optdoctor.synthetic import falling_loss, make_trace
+from optdoctor.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Limits(rule.Limits):
+    """The numbers that this rule judges by."""
+
+    rows: int = 8
+    """Rows: from 30 on blocks of them are judged, and below, few single rows."""
+    errors: float = 4.5
+    """Largest rise in standard errors of a block's level that passes as noise."""
+    steady_errors: float = 3.5
+    """The same for a rise with a steady slope."""
+    slope_errors: float = 4.6
+    """Largest slope since the best level, in its own standard errors, that is not steady."""
+    lost: float = 0.03
+    """Largest share of the progress lost that passes: near zero a logarithm exaggerates."""
+    kept: float = 0.5
+    """Least share of the highest rise that still stands at the end; below, it is coming back."""
+    large_errors: float = 10.0
+    """Errors that a rise above 0.3 needs to be told while it is coming back."""
+    few_errors: float = 6.0
+    """Largest rise in standard errors of single rows that passes as noise in fewer than 30 rows."""
+    most: float = 0.5
+    """Share of the progress lost above which it is critical, if the evaluation loss rises too."""
+
+    @property
+    def bounds(self) -> Bounds:
+        """Those that say whether a curve rose."""
+        return Bounds(
+            errors=self.errors,
+            steady_errors=self.steady_errors,
+            slope_errors=self.slope_errors,
+            lost=self.lost,
+            kept=self.kept,
+            large_errors=self.large_errors,
+            few_errors=self.few_errors,
+        )
+
+
+def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
+    found = cases(trace, limits.bounds)
+    if isinstance(found, Abstain):
+        return found
+    told = [about for about in found if about.rise.diverges and not _is_excused(about)]
+    return [finding(about, "Divergence", *_gravity(about, limits)) for about in told]
+
+
+def _is_excused(about: Case) -> bool:
+    """Whether the rate explains the rise; nothing explains a large one."""
+    excused = about.rate is not None and about.rate.excuses
+    return excused and not is_certain(about.rise, about.bounds)
+
+
+def _gravity(about: Case, limits: Limits) -> tuple[Severity, float]:
+    """How bad it is, and the share of the progress lost that says so."""
+    rise = about.rise
+    certain = is_certain(rise, about.bounds)
+    wasted = about.is_wasted and rise.lost > limits.most
+    stands = rise.kept >= limits.kept
+    if about.joint is not None and not certain:
+        return Severity.NOTE, limits.lost
+    if about.is_softened:
+        return Severity.WARN if certain else Severity.NOTE, limits.lost
+    if wasted or (rise.is_large and stands and about.ends_above_start):
+        return Severity.CRITICAL, limits.most if wasted else limits.lost
+    excused = about.rate is not None and about.rate.excuses
+    if rise.is_large and stands and not excused and about.joint is None:
+        return Severity.CRITICAL, limits.lost
+    return Severity.WARN, limits.lost
+
+
+def _sick() -> Trace:
+    loss = falling_loss(400)
+    loss[200:] *= np.exp(0.8)
+    return make_trace(loss=loss)
+
+
+RULE = rule.Rule(
+    name="divergence",
+    needs=("loss",),
+    uses=(*BESIDE, *FILTERED_BY),
+    onset="estimated",
+    check=check,
+    limits=Limits(),
+    sick=_sick,
+    healthy=lambda: make_trace(loss=falling_loss()),
+    doc=__doc__ or "",
+)

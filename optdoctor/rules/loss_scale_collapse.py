@@ -1,0 +1,287 @@
+"""The gradient scaler skips update after update, and its scale collapses.
+
+## What it finds
+Skipped updates, from rows that say so and from the halvings of the scale between two rows. Once the
+scaler has found its scale: 5 skipped updates within 25 while the scale falls by 4 halvings, 10
+within 100 at any scale, or a scale below 128 that is 8 halvings below one that it held. Critical
+where the run stands still, which means that no update follows the skipped ones up to the end, and
+below a scale of 1e-4. A log of nothing but skipped updates is a note while it may be a search.
+## Why it matters
+A scale halves where a scaled gradient is not finite, and that update is left out. A scaler whose
+gradients only grew finds a lower scale after one or two of them. Halving again and again means that
+the gradient is NaN or infinite at any scale: the run uses compute and learns nothing. Far below the
+scale that it held, small gradients round to 0 in float16.
+## What to do
+Find what is not finite first: the loss, an activation or a gradient. An activation or a loss beyond
+65504 overflows before the scale is applied; bfloat16 autocast holds it, and softmax, logarithms and
+attention logits in float32. If the norm of the gradient grew first, a lower rate. In DeepSpeed
+`initial_scale_power` shortens the search and cures nothing else; a floor under the scale
+(`min_loss_scale`) ends the halving, not the overflow. The scale protects the backward pass and has
+no part in the update. Clipping is not enough: it cannot make a NaN finite.
+## When it is fine
+A scaler starts far too high, at 2 to the 16 or the 32, and halves its way down in the first tens of
+updates; a resumed one does it again. Every 1,000 or 2,000 updates it doubles its scale and skips
+one or two.
+## Told apart from
+`nan-pulse`: the loss itself is not finite. `nonfinite-gradient`: the optimizer took such a gradient
+in. `second-moment-underflow`: the gradient is finite, and the update is not.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from optdoctor import rule
+from optdoctor.curves.scaler import TELLS_OF_UPDATES, Scaler, scaler
+from optdoctor.curves.skips import Stretch, crowded, falling, most_within
+from optdoctor.findings import Basis, Evidence, Finding, Knob, Severity, Treatment, When
+from optdoctor.synthetic import falling_loss, make_trace
+from optdoctor.trace import Trace
+
+WITHIN = 100
+"""Updates within which skipped ones are counted."""
+CLOSE = 25
+"""Updates within which they count as close together."""
+HALVINGS = 4.0
+"""Halvings among them: a scale that grows back meanwhile falls by one or two."""
+SEARCH_SKIPS, SEARCH_SCALE = 8, 4.0
+"""Skipped updates and logarithm of the scale from which a search has come too low to be one: above
+16 a gradient of a mean loss that overflows is larger than 4,000."""
+HARMLESS = 7.0
+"""Logarithm of the scale, 128, above which a fall is that of gradients that grew."""
+PACE = 0.02
+"""Share of skipped updates below which a low scale is that of gradients that grew slowly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits(rule.Limits):
+    """The numbers that this rule judges by."""
+
+    rows: int = 5
+    """Five rows: fewer skipped updates in a row tell nothing."""
+    skips: int = 5
+    """Fewest updates skipped within 25 while the scale falls by 4 halvings: simulated scalers over
+    gradients with heavy tails, or that grow by a factor of 100, stay below it."""
+    share: int = 10
+    """Fewest updates skipped within 100 at any scale: one that doubles every 20 updates skips 5."""
+    standstill: int = 10
+    """Fewest updates skipped in a row up to the end from which the run stands still."""
+    depth: float = 8.0
+    """Halvings below a scale that was held from which it has collapsed, where it is below 128."""
+    least_scale: float = 2.0**-13
+    """Scale below which the run is lost, about 1e-4: fairseq ends it there, icefall soon after."""
+
+
+Kind = Literal["still", "least", "search", "fall", "share", "depth", "slow", "passage"]
+ORDER: tuple[Kind, ...] = get_args(Kind)
+"""Worst first."""
+
+
+class _Collapse(NamedTuple):
+    """What is wrong, and the first and the last skipped update of it."""
+
+    kind: Kind
+    stretch: Stretch
+    highest: float = 0.0
+    """Logarithm of the scale from which it fell, where the last row decides."""
+
+
+def check(trace: Trace, limits: Limits) -> list[Finding]:
+    scale = scaler(trace)
+    several = _found(scale, limits)
+    if not several:
+        return []
+    worst = min(several, key=lambda one: ORDER.index(one.kind))
+    since, until = int(scale.told[worst.stretch[0]]), int(scale.shown[worst.stretch[1]])
+    if scale.trailing and worst.stretch[1] == scale.steps.size - 1:
+        until = trace.steps[1]
+    return [
+        Finding(
+            severity=_severity(scale, worst),
+            summary=_summary(scale, worst, (since, until), limits),
+            steps=(since, until),
+            evidence=_evidence(scale, worst, since, limits),
+            treatments=_treatments(trace, worst.kind, since),
+        )
+    ]
+
+
+def _found(scale: Scaler, limits: Limits) -> list[_Collapse]:
+    found = [_search(scale, limits), _low(scale, limits)]
+    trailing, end = scale.steps.size - scale.trailing, scale.steps.size - 1
+    if scale.trailing >= limits.standstill and not scale.searching[trailing:].all():
+        found.append(_Collapse("still", (trailing, end)))
+    if stretch := falling(scale, limits.skips, CLOSE, HALVINGS):
+        found.append(_Collapse("fall", stretch))
+    if stretch := crowded(scale, limits.share, WITHIN):
+        found.append(_Collapse("share", stretch))
+    return [one for one in found if one is not None]
+
+
+def _severity(scale: Scaler, worst: _Collapse) -> Severity:
+    at_one = worst.kind == "search" and scale.levels.size > 0 and scale.levels[-1] <= 0
+    if worst.kind in ("still", "least") or at_one:
+        return Severity.CRITICAL
+    return Severity.NOTE if worst.kind in ("slow", "passage") else Severity.WARN
+
+
+def _search(scale: Scaler, limits: Limits) -> _Collapse | None:
+    """A search up to the end that came too low, or of which nobody knows how it ended."""
+    first = scale.steps.size - scale.trailing
+    if scale.trailing < limits.skips or not scale.searching[first]:
+        return None
+    lowest = float(np.nanmin(scale.scales[first:], initial=np.inf))
+    too_low = lowest <= 0 or (scale.trailing >= SEARCH_SKIPS and lowest <= SEARCH_SCALE)
+    if not too_low and scale.made.size:
+        return None
+    return _Collapse("search" if too_low else "passage", (first, scale.steps.size - 1))
+
+
+def _low(scale: Scaler, limits: Limits) -> _Collapse | None:
+    """The run ends at a scale far below the one that it held, or began with where it is 1."""
+    levels = scale.levels
+    if not scale.steps.size or not levels.size or levels[-1] >= HARMLESS:
+        return None
+    counts = np.flatnonzero(scale.held | (levels[-1] <= 0))
+    highest = float(levels[counts].max(initial=-np.inf))
+    if highest - levels[-1] < limits.depth:
+        return None
+    since = scale.rows[counts[levels[counts] > highest - 0.5][-1]]
+    first = min(int(np.searchsorted(scale.told, since)), scale.steps.size - 1)
+    kind: Kind = "depth"
+    if 2.0 ** levels[-1] < limits.least_scale:
+        kind = "least"
+    elif scale.steps.size - first < PACE * (scale.rows[-1] - since):
+        kind = "slow"
+    return _Collapse(kind, (first, scale.steps.size - 1), highest)
+
+
+def _scale(level: float) -> str:
+    return f"{2.0**level:,.0f}" if level > -0.5 else f"{2.0**level:.2g}"
+
+
+def _course(scale: Scaler, stretch: Stretch) -> str:
+    """From which scale to which it went."""
+    known = scale.scales[stretch[0] : stretch[1] + 1]
+    known = known[np.isfinite(known)]
+    if not known.size:
+        return ""
+    within = (scale.rows >= scale.told[stretch[0]]) & (scale.rows <= scale.shown[stretch[1]])
+    lowest = float(min(known.min(), scale.levels[within].min(initial=np.inf)))
+    row = int(np.searchsorted(scale.rows, scale.told[stretch[0]]))
+    highest = max(float(known[0]), float(scale.levels[row - 1]) if row else -np.inf)
+    if highest - lowest < 0.5:
+        return f" at a scale of {_scale(highest)}"
+    return f" while the scale fell from {_scale(highest)} to {_scale(lowest)}"
+
+
+def _summary(scale: Scaler, one: _Collapse, steps: Stretch, limits: Limits) -> str:
+    count = one.stretch[1] - one.stretch[0] + 1
+    course = _course(scale, one.stretch)
+    where = f"from step {steps[0]:,} to {steps[1]:,}"
+    if one.kind == "still":
+        since = int(scale.told[scale.told.size - scale.trailing])
+        return (
+            f"Loss scale: the run stands still, no update was made from step {since:,} to the end,"
+            f" {steps[1]:,}: {scale.trailing:,} were skipped in a row (limit {limits.standstill})"
+            f"{course}."
+        )
+    if one.kind in ("fall", "share"):
+        limit = (
+            f"{limits.skips} in {CLOSE}" if one.kind == "fall" else f"{limits.share} in {WITHIN}"
+        )
+        return f"Loss scale: {count:,} updates skipped {where}{course} (limit {limit} updates)."
+    if one.kind in ("search", "passage"):
+        hope = "; a search for the first scale looks like this too, and the next updates tell"
+        hope = hope if one.kind == "passage" else " and no update was made since"
+        return f"Loss scale: all {count:,} updates {where} were skipped{course}{hope}."
+    now = float(scale.levels[-1])
+    return (
+        f"Loss scale: {_scale(now)} at step {int(scale.rows[-1]):,}, after {_scale(one.highest)}"
+        f" until step {steps[0]:,}: {one.highest - now:.0f} halvings (limit {limits.depth:.0f}),"
+        f" and {count:,} updates skipped."
+    )
+
+
+def _evidence(scale: Scaler, one: _Collapse, since: int, limits: Limits) -> tuple[Evidence, ...]:
+    channel = "loss_scale" if scale.rows.size else "step_skipped"
+    what = f"most updates skipped within {WITHIN}, of {one.stretch[1] - one.stretch[0] + 1:,} since"
+    most = most_within(scale, one.stretch, WITHIN)
+    evidence = [Evidence(channel, f"{what} step {since:,}", most, limits.share, "updates")]
+    if scale.levels.size:
+        held = float(scale.levels[scale.held].max(initial=-np.inf))
+        what, limit = "scale in the last row", 1.0
+        if np.isfinite(held):
+            what += f"; the highest that was held is {_scale(held)}"
+            limit = 2.0 ** min(held - limits.depth, HARMLESS)
+        last = 2.0 ** float(scale.levels[-1])
+        evidence.append(Evidence("loss_scale", what, last, limit, "times"))
+    return tuple(evidence)
+
+
+def _do(
+    title: str, when: When, basis: Basis, source: str, **changes: tuple[Knob, Knob]
+) -> Treatment:
+    return Treatment(title=title, changes=changes, when=when, basis=basis, source=source)
+
+
+def _treatments(trace: Trace, kind: str, step: int) -> tuple[Treatment, ...]:
+    if kind == "passage":
+        return (
+            _do(
+                "Read on: a search ends at the first update that is made, and stays near its scale",
+                "check",
+                "heuristic",
+                "a scaler starts at 2 to the 16 or the 32 and halves until nothing overflows",
+            ),
+        )
+    precision = trace.facts.get("compute_dtype")
+    changes = {"compute_dtype": ("float16", "bfloat16")} if precision == "float16" else {}
+    return (
+        _do(
+            f"Repeat step {step} without autocast and find the first value that is not finite:"
+            " loss, activation or gradient",
+            "check",
+            "heuristic",
+            "a loss or an activation beyond 65504 overflows before the scale is applied to it",
+        ),
+        _do(
+            "Use bfloat16 autocast, which needs no scaler, in place of float16",
+            "next",
+            "literature",
+            "bfloat16 has the range of float32: Kalamkar et al., arXiv 1905.12322",
+            **changes,
+        ),
+        _do(
+            "Compute softmax, logarithms and attention logits in float32",
+            "next",
+            "heuristic",
+            "they overflow first in float16, and no loss scale reaches a forward pass",
+        ),
+    )
+
+
+def _run(broken_at: int) -> Trace:
+    """400 updates of a scaler at 2 to the 16; from `broken_at` on every gradient is NaN."""
+    since = np.maximum(np.arange(1, 401) - broken_at, 0)
+    skipped = np.arange(broken_at, 401)
+    return make_trace(
+        loss=falling_loss(),
+        loss_scale=2.0 ** np.maximum(16 - since, 0),
+        step_skipped=np.ones(skipped.size),
+        steps={"step_skipped": skipped},
+    )
+
+
+RULE = rule.Rule(
+    name="loss-scale-collapse",
+    needs=("loss_scale|step_skipped",),
+    uses=(*TELLS_OF_UPDATES, "compute_dtype"),
+    explains=("early-plateau",),
+    check=check,
+    limits=Limits(),
+    sick=lambda: _run(301),
+    healthy=lambda: _run(400),
+    doc=__doc__ or "",
+)

@@ -1,0 +1,90 @@
+"""Measures false alarms and misses of the curve rules, beside the baseline, by family and by view.
+
+    python scripts/validate_curves.py --quick         # development families, a few of each
+    python scripts/validate_curves.py                 # all of them; writes docs/validation.md
+    python scripts/validate_curves.py --held          # the exam
+
+Limits are placed on the development families. Those held apart are never used for that, and each
+look at them adds a line to docs/validation-history.md, whatever it shows.
+"""
+
+import argparse
+import datetime
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from curves import exam, tables  # noqa: E402 (the path comes first)
+from curves.exam import Result, Task  # noqa: E402
+
+PAGE, HISTORY = ROOT / "docs" / "validation.md", ROOT / "docs" / "validation-history.md"
+LENGTHS = (400, 1000, 3000)
+QUICK_VIEWS = ("raw", "every 10", "EMA 0.9", "epochs", "12 rows")
+
+
+def main() -> None:
+    """Runs the exam and prints its page."""
+    options = _options()
+    start = time.monotonic()
+    tasks = list(_tasks(options))
+    with multiprocessing.get_context("fork").Pool(options.processes) as pool:
+        parts = pool.imap_unordered(exam.sit, tasks, chunksize=1)
+        results = [result for part in parts for result in part]
+    results.sort(key=lambda r: (r.curve, r.truth, r.kind, r.view))
+    page = tables.page(results)
+    print(page)
+    if options.alarms:
+        options.alarms.write_text(tables.alarms(results))
+    seconds = time.monotonic() - start
+    print(f"{len(results)} logs of {len(tasks)} runs in {seconds:.0f} s", file=sys.stderr)
+    if options.held:
+        _note_the_look(results, options)
+    if not (options.quick or options.limit):
+        tables.put(PAGE, "held" if options.held else "development", page)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--held", action="store_true", help="the families held apart; is noted")
+    parser.add_argument("--quick", action="store_true", help="fewer runs and views, no page")
+    parser.add_argument("--limit", type=int, default=0, help="so many runs only, no page")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--alarms", type=Path, help="writes each false alarm and each miss there")
+    parser.add_argument("--family", help="only this family")
+    parser.add_argument("--first-seed", type=int, default=0, help="development: other runs")
+    return parser.parse_args()
+
+
+def _tasks(options: argparse.Namespace) -> list[Task]:
+    if options.quick:
+        short = {"views": QUICK_VIEWS, "sick_views": QUICK_VIEWS}
+        chosen = exam.tasks(options.held, LENGTHS[:2], 2, first=options.first_seed, **short)
+    else:
+        chosen = exam.tasks(options.held, LENGTHS, 5, first=options.first_seed)
+    tasks = [task for task in chosen if options.family in (None, task.family)]
+    if options.limit:
+        return tasks[:: max(len(tasks) // options.limit, 1)][: options.limit]
+    return tasks
+
+
+def _note_the_look(results: list[Result], options: argparse.Namespace) -> None:
+    """One line for this look at the families held apart."""
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
+    if not HISTORY.exists():
+        HISTORY.write_text(tables.HISTORY_HEAD)
+    what = "all" if not (options.quick or options.limit or options.family) else "a part"
+    with HISTORY.open("a") as history:
+        history.write(f"| {datetime.date.today()} | {commit} | {what} {tables.look(results)}\n")
+
+
+if __name__ == "__main__":
+    main()

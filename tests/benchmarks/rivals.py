@@ -1,0 +1,348 @@
+"""Side by side with three other tools: the same curves, one run, one table.
+
+    pip install losslint==0.4.1 trainpulse==0.4.0 training-doctor==0.1.0
+    python tests/benchmarks/rivals.py            # curves of development
+    python tests/benchmarks/rivals.py --held     # those of the exam; is noted as a look at them
+
+The logs are those of the exam (tests/curves/exam.py), each handed to every tool as it likes them,
+with its own defaults. One rule for all: a false alarm is a warning or worse on a healthy run; a
+fault counts as found at any severity, under any name that could mean it (`MEANS` below says which,
+in the rivals' favour); ours only under its own name. Slow: a rival looks at all that it has seen at
+each step.
+"""
+
+import argparse
+import datetime
+import math
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"
+ROOT = Path(__file__).parent.parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import numpy as np  # noqa: E402 (the path comes first)
+from curves import exam  # noqa: E402
+from curves.figures import Share, right_names  # noqa: E402
+
+from optdoctor.engine import diagnose  # noqa: E402
+from optdoctor.trace import Trace  # noqa: E402
+
+OURS = "optdoctor"
+PINNED = MappingProxyType({"losslint": "0.4.1", "trainpulse": "0.4.0", "training-doctor": "0.1.0"})
+TOOLS = (OURS, *PINNED)
+KINDS = (
+    "loss-spike",
+    "gradient-outlier",
+    "divergence",
+    "upward-drift",
+    "staircase-oscillation",
+    "bimodal-gap",
+    "early-plateau",
+    "nan-pulse",
+)
+UNSTABLE = frozenset(
+    {"loss-spike", "gradient-outlier", "divergence", "upward-drift", "staircase-oscillation"}
+)
+"""What "instability" or "rate too high" may mean."""
+MEANS: Mapping[tuple[str, str], frozenset[str]] = MappingProxyType(
+    {
+        ("losslint", "nan_inf"): frozenset({"nan-pulse"}),
+        ("losslint", "loss_spike"): UNSTABLE - {"upward-drift"},
+        ("losslint", "divergence"): frozenset({"divergence", "upward-drift"}),
+        ("losslint", "overfit_onset"): frozenset({"bimodal-gap"}),
+        ("losslint", "stagnation"): frozenset({"early-plateau"}),
+        ("losslint", "step_backtrack"): frozenset(),
+        ("losslint", "parse"): frozenset(),
+        ("trainpulse", "nan_detector"): frozenset({"nan-pulse"}),
+        ("trainpulse", "loss_spike"): UNSTABLE - {"upward-drift"},
+        ("trainpulse", "gradient"): UNSTABLE | {"early-plateau"},  # explosion, or vanishing
+        ("trainpulse", "plateau"): frozenset({"early-plateau", "upward-drift"}),
+        ("trainpulse", "learning_rate"): frozenset(),
+        ("training-doctor", "lr_too_high"): UNSTABLE | {"nan-pulse"},
+        ("training-doctor", "lr_too_low"): frozenset({"early-plateau"}),
+        ("training-doctor", "plateau"): frozenset({"early-plateau"}),
+        ("training-doctor", "overfitting"): frozenset({"bimodal-gap"}),
+        ("training-doctor", "gradient_instability"): UNSTABLE | {"nan-pulse", "early-plateau"},
+    }
+)
+"""(tool, what it says) -> the kinds of fault that this may mean. Generous."""
+QUIET = 0.1
+"""Share of false alarms below which a rival's misses are compared with ours."""
+MINOR = frozenset({"info", "note"})
+Rows = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What each tool said of one log."""
+
+    family: str
+    like: str
+    """"pretraining", "fine-tuning" or "other"."""
+    is_recorded: bool
+    view: str
+    truth: str
+    kind: str
+    found: Mapping[str, frozenset[str]]
+    """{tool: its names for what it found, at any severity}."""
+    alarmed: frozenset[str]
+    """Tools that warned, or worse."""
+
+    def is_hit(self, tool: str) -> bool:
+        if tool == OURS:
+            return bool(self.found[tool] & right_names(self.truth, self.kind))
+        meant = {kind for name in self.found[tool] for kind in MEANS[tool, name]}
+        return self.truth in meant
+
+
+def main() -> None:
+    options = _options()
+    _need_rivals()
+    tasks = list(
+        exam.tasks(
+            options.held,
+            options.lengths,
+            options.seeds,
+            views=options.views,
+            sick_views=options.views,
+        )
+    )
+    if options.limit:
+        tasks = tasks[:: max(len(tasks) // options.limit, 1)]
+    with multiprocessing.get_context("fork").Pool(options.processes) as pool:
+        parts = pool.imap_unordered(partial(exam.sit, judge=asked), tasks, chunksize=1)
+        everything = [said for part in parts for said in part if said is not None]
+    for view in options.views:
+        print(f"\n## {view}\n")
+        print(page([said for said in everything if said.view == view]))
+    if options.held:
+        _note_the_look(everything, options)
+
+
+def asked(trace: Trace, about: tuple[Any, ...]) -> Said | None:
+    """What each tool says; nothing where the log does not show the fault, or none of `KINDS`."""
+    family, group, _, _, view, truth, kind, _, is_visible = about
+    if not is_visible or truth not in (*KINDS, exam.HEALTHY):
+        return None
+    heard = {
+        OURS: [(f.rule, str(f.severity)) for f in diagnose(trace).findings],
+        "losslint": losslint(trace),
+        "trainpulse": trainpulse(trace),
+        "training-doctor": training_doctor(trace),
+    }
+    return Said(
+        family=family,
+        like=exam.likeness(family, group),
+        is_recorded=group != exam.MADE_UP,
+        view=view,
+        truth=truth,
+        kind=kind,
+        found={tool: frozenset(name for name, _ in said) for tool, said in heard.items()},
+        alarmed=frozenset(
+            tool for tool, said in heard.items() if any(how not in MINOR for _, how in said)
+        ),
+    )
+
+
+def rows(trace: Trace, names: Sequence[str]) -> Iterator[tuple[int, Rows]]:
+    """(step, {name: value}) in the order of the log."""
+    by_step: dict[int, Rows] = {}
+    for name in names:
+        series = trace.series.get(name)
+        if series is None:
+            continue
+        for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
+            by_step.setdefault(int(step), {})[name] = float(value)
+    yield from sorted(by_step.items())
+
+
+def losslint(trace: Trace) -> list[tuple[str, str]]:
+    """As `losslint check` on a file of JSON lines."""
+    from losslint.checks import run_all_checks
+    from losslint.parsing import RunLog
+
+    log = list(rows(trace, ("loss", "eval_loss", "grad_norm", "lr")))
+    names = {name for _, row in log for name in row}
+    series = {name: [row.get(name) for _, row in log] for name in sorted(names)}
+    findings = run_all_checks(RunLog([step for step, _ in log], series, Path("train.jsonl")))
+    return [(finding.check, finding.severity) for finding in findings]
+
+
+def trainpulse(trace: Trace) -> list[tuple[str, str]]:
+    """As `trainpulse analyze`, which takes the loss, the norm and the rate."""
+    from trainpulse import Monitor
+
+    monitor, names = Monitor(), {"loss": "loss", "grad_norm": "grad_norm", "lr": "learning_rate"}
+    for step, row in rows(trace, tuple(names)):
+        for name, value in row.items():
+            monitor.log(names[name], step, value)
+    return [(alert.detector, alert.severity.value) for alert in monitor.alerts]
+
+
+def training_doctor(trace: Trace) -> list[tuple[str, str]]:
+    """As in a training loop that logs all that its README recommends, each row as it comes."""
+    from training_doctor import Doctor
+
+    doctor = Doctor()
+    doctor._store.get_last = partial(_last, doctor._store)
+    for step, row in rows(trace, ("loss", "lr", "grad_norm", "eval_loss")):
+        doctor.log(step, **row)
+    return [(said.detector_name, said.severity.value) for said in doctor.diagnoses]
+
+
+def _last(store: Any, metric: str, n: int = 1) -> list[Any]:
+    """What its `get_last` gives while rows come in order, without a walk over all of them."""
+    return store.get(metric)[-n:]
+
+
+def page(everything: Collection[Said]) -> str:
+    """The table, and what follows from it."""
+    healthy = [said for said in everything if said.truth == exam.HEALTHY]
+    sick = [said for said in everything if said.truth != exam.HEALTHY]
+    groups = {
+        "healthy, all: false alarms": healthy,
+        "- made up": [said for said in healthy if not said.is_recorded],
+        "- recorded": [said for said in healthy if said.is_recorded],
+        "- like a pretraining": [said for said in healthy if said.like == "pretraining"],
+        "- like a fine-tuning": [said for said in healthy if said.like == "fine-tuning"],
+        "- other": [said for said in healthy if said.like not in ("pretraining", "fine-tuning")],
+    }
+    lines = ["| | logs | " + " | ".join(TOOLS) + " |", "|---" * (len(TOOLS) + 2) + "|"]
+    for name, chosen in groups.items():
+        lines.append(_line(name, len(chosen), [_alarms(chosen, tool) for tool in TOOLS]))
+    lines.append(
+        _line("healthy: anything said", len(healthy), [_spoke(healthy, tool) for tool in TOOLS])
+    )
+    for kind in KINDS:
+        chosen = [said for said in sick if said.truth == kind]
+        lines.append(_line(f"{kind}: missed", len(chosen), [_missed(chosen, t) for t in TOOLS]))
+    lines.append(_line("all kinds: missed", len(sick), [_missed(sick, tool) for tool in TOOLS]))
+    lines += ["", *_promised(sick), "", *_verdicts(healthy, sick)]
+    return "\n".join(lines)
+
+
+def _alarms(chosen: Collection[Said], tool: str) -> Share:
+    return Share(sum(tool in said.alarmed for said in chosen), len(chosen))
+
+
+def _spoke(chosen: Collection[Said], tool: str) -> Share:
+    return Share(sum(bool(said.found[tool]) for said in chosen), len(chosen))
+
+
+def _missed(chosen: Collection[Said], tool: str) -> Share:
+    return Share(sum(not said.is_hit(tool) for said in chosen), len(chosen))
+
+
+def _line(name: str, count: int, shares: Sequence[Share]) -> str:
+    cells = [f"{s.count} ({s.value:.1%})" if s.of else "-" for s in shares]
+    return f"| {name} | {count} | " + " | ".join(cells) + " |"
+
+
+def _promised(sick: Collection[Said]) -> Iterator[str]:
+    """Spikes x1.5 over 5 steps, and one norm 20 times its own."""
+    for kind in exam.PROMISED:
+        for like in ("pretraining", "fine-tuning"):
+            chosen = [said for said in sick if said.kind == kind and said.like == like]
+            found = ", ".join(
+                f"{tool} {sum(said.is_hit(tool) for said in chosen)}" for tool in TOOLS
+            )
+            yield f"{kind}, like a {like}, found of {len(chosen)}: {found}."
+
+
+def _verdicts(healthy: Collection[Said], sick: Collection[Said]) -> Iterator[str]:
+    """How ours compares: false alarms with losslint's, misses with those of the quiet ones."""
+    ours_only = sum(OURS in s.alarmed and "losslint" not in s.alarmed for s in healthy)
+    theirs_only = sum("losslint" in s.alarmed and OURS not in s.alarmed for s in healthy)
+    yield (
+        f"False alarms beside losslint: only ours {ours_only}, only its {theirs_only};"
+        f" McNemar, exact, p = {mcnemar(ours_only, theirs_only):.3f};"
+        f" Fisher p = {fisher(_alarms(healthy, OURS), _alarms(healthy, 'losslint')):.3f}."
+    )
+    for tool in PINNED:
+        share = _alarms(healthy, tool)
+        if share.value >= QUIET:
+            yield f"{tool} alarms on {share.value:.0%} of healthy curves: its misses do not count."
+            continue
+        worse = []
+        for kind in KINDS:
+            chosen = [said for said in sick if said.truth == kind]
+            ours, theirs = _missed(chosen, OURS).count, _missed(chosen, tool).count
+            if ours > theirs:
+                worse.append(f"{kind} ({ours} against {theirs})")
+        ours, theirs = _missed(sick, OURS).count, _missed(sick, tool).count
+        more = "; more of ours: " + ", ".join(worse) if worse else "; on no kind more of ours"
+        yield f"Misses in total beside {tool}: ours {ours}, its {theirs}{more}."
+
+
+def mcnemar(ours: int, theirs: int) -> float:
+    """Two-sided exact p of the pairs on which only one of the two alarms (binomial, one half)."""
+    n = ours + theirs
+    tail = sum(math.comb(n, k) for k in range(min(ours, theirs) + 1)) / 2**n
+    return min(1.0, 2 * tail)
+
+
+def fisher(a: Share, b: Share) -> float:
+    """Two-sided exact p that two shares are one: all tables no likelier than the one seen."""
+    total, both = a.count + b.count, a.of + b.of
+
+    def chance(x: int) -> float:
+        return math.comb(a.of, x) * math.comb(b.of, total - x) / math.comb(both, total)
+
+    seen = chance(a.count)
+    possible = range(max(0, total - b.of), min(total, a.of) + 1)
+    return min(1.0, sum(p for x in possible if (p := chance(x)) <= seen * (1 + 1e-9)))
+
+
+def _need_rivals() -> None:
+    """Ends with one sentence where a rival is missing, or is another release."""
+    wanted = " ".join(f"{name}=={version}" for name, version in PINNED.items())
+    for name, version in PINNED.items():
+        try:
+            found = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            sys.exit(f"{name} is not installed: pip install {wanted}")
+        if found != version:
+            sys.exit(f"{name} is {found}, but {version} is compared here: pip install {wanted}")
+
+
+def _note_the_look(everything: Collection[Said], options: argparse.Namespace) -> None:
+    """One line for this look at the families held apart."""
+    history = ROOT / "docs" / "validation-history.md"
+    command = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    raw = [said for said in everything if said.truth == exam.HEALTHY and said.view == "raw"]
+    share, what = _alarms(raw, OURS), "a part" if options.limit else "all"
+    cells = (f"{datetime.date.today()}", commit, f"{what}, beside the rivals")
+    cells += (f"{share.count} of {share.of}", "", "", "")
+    if not history.exists():
+        from curves.tables import HISTORY_HEAD
+
+        history.write_text(HISTORY_HEAD)
+    with history.open("a") as file:
+        file.write("| " + " | ".join(cells) + " |\n")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--held", action="store_true", help="the families held apart; is noted")
+    parser.add_argument("--lengths", type=int, nargs="+", default=(400, 1000))
+    parser.add_argument("--seeds", type=int, default=4, help="of each made-up family")
+    parser.add_argument("--views", nargs="+", default=("raw",))
+    parser.add_argument("--limit", type=int, default=0, help="so many runs only")
+    parser.add_argument("--processes", type=int, default=2)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    np.seterr(all="ignore")
+    main()

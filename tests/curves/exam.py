@@ -1,0 +1,246 @@
+"""Sits the exam: which rules speak, and what the baseline says, on healthy and sick runs."""
+
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from curves.baseline import margins
+from curves.faults import FAULTS
+from curves.runs import Floats, Run
+from curves.views import ALL_VIEWS, CHANNELS, VIEWS, trace_of
+from optdoctor.engine import diagnose
+from optdoctor.findings import Severity, Status
+from optdoctor.trace import Trace
+
+HEALTHY, MADE_UP = "healthy", "made up"
+OFTEN_LOGGED = (
+    (0.5, CHANNELS),
+    (0.2, CHANNELS - {"grad_norm"}),
+    (0.15, CHANNELS - {"eval_loss", "lr"}),
+    (0.15, frozenset({"epoch"})),
+)
+"""Shares of logs, and what they hold beside the loss."""
+NEEDED = {
+    "overfitting": {"eval_loss"},
+    "spike of evaluation": {"eval_loss"},
+    "gradient outlier": {"grad_norm"},
+    "x1.5 over 5": {"grad_norm"},
+    "one gradient not finite": {"grad_norm"},
+    "scale to nothing": {"loss_scale", "step_skipped"},
+    "stop with the rate": {"lr"},
+}
+"""Channels without which a log could not show a fault of that kind."""
+UNSUITED = frozenset({"epoch running mean"})
+"""Families into which no fault is put: what a log makes of it there is not what `faults` makes."""
+
+
+PROMISED = ("x1.5 over 5", "gradient outlier")
+"""Faults to be found on every run that is like a pretraining or a fine-tuning."""
+PRETRAINING = frozenset(
+    {
+        "power law",
+        "cosine",
+        "warm-up, stable, decay",
+        "two phases",
+        "inverse square root",
+        "batch-size ramp",
+        "two exponentials",
+        "late drop",
+        "long warm-up",
+        "lengths of documents",
+        "overshoot",
+    }
+)
+FINE_TUNING = frozenset({"fine-tune", "epoch staircase", "smoothed labels"})
+
+
+def likeness(family: str, group: str) -> str:
+    """What a run is like: "pretraining", "fine-tuning", or something else."""
+    if group != MADE_UP:
+        return group
+    if family in PRETRAINING:
+        return "pretraining"
+    return "fine-tuning" if family in FINE_TUNING else "other"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One healthy run, or one recorded run, and the faults to put into it."""
+
+    held: bool
+    family: str
+    n: int
+    """Steps; for recorded runs the place in the file."""
+    seed: int
+    is_recorded: bool = False
+    faults: tuple[str, ...] = ()
+    views: tuple[str, ...] = tuple(ALL_VIEWS)
+    sick_views: tuple[str, ...] = (*VIEWS, "8 rows", "12 rows", "30 rows")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was said of one view of one run."""
+
+    family: str
+    group: str
+    """"made up", or what the recorded run is like."""
+    n: int
+    seed: int
+    view: str
+    truth: str
+    """The rule that should speak; "healthy" where none should."""
+    kind: str
+    dose: float
+    is_visible: bool
+    """Whether this log differs at all from that of the run without the fault."""
+    found: Mapping[str, str]
+    """{rule: its gravest severity}."""
+    alarm: str
+    """What the first warning on a healthy run says."""
+    margins: Mapping[str, float]
+    """Of the baseline."""
+    crashed: tuple[str, ...] = ()
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """Rules that warn or worse."""
+        return tuple(rule for rule, severity in self.found.items() if severity != Severity.NOTE)
+
+    @property
+    def curve(self) -> tuple[str, int, int]:
+        """Which run it is."""
+        return self.family, self.n, self.seed
+
+
+def families(held: bool) -> Mapping[str, object]:
+    """{name: made-up family}. The ones held apart are only loaded when asked for."""
+    if not held:
+        from curves.families import FAMILIES
+
+        return FAMILIES
+    from curves.held import GENERATED
+
+    return GENERATED
+
+
+def tasks(
+    held: bool,
+    lengths: Collection[int],
+    seeds: int,
+    sick_seeds: int = 1,
+    first: int = 0,
+    **about: object,
+) -> Iterator[Task]:
+    """Every run of the exam: each family at each length with each seed, and the recorded ones."""
+    faults = tuple(FAULTS)
+    for name in families(held):
+        for seed in range(first, first + seeds):
+            for n in lengths:
+                chosen = faults if seed < first + sick_seeds else ()
+                if likeness(name, MADE_UP) != "other":
+                    chosen = chosen or PROMISED
+                chosen = () if name in UNSUITED else chosen
+                yield Task(held, name, n, seed, faults=chosen, **about)  # type: ignore[arg-type]
+    seen: dict[str, int] = {}
+    for place, record in enumerate(records(held)):
+        seen[record.family] = seen.get(record.family, 0) + 1
+        if first:
+            continue
+        chosen = faults if seen[record.family] <= 2 * sick_seeds else PROMISED
+        chosen = chosen if record.healthy else ()
+        yield Task(held, record.family, place, record.seed, True, chosen, **about)  # type: ignore[arg-type]
+
+
+@cache
+def records(held: bool) -> tuple:  # type: ignore[type-arg]
+    """The recorded runs; none where they have not been recorded yet."""
+    try:
+        from curves.recorded import recorded
+
+        return recorded(held=held)
+    except (FileNotFoundError, ImportError):
+        return ()
+
+
+def sit(task: Task, judge: Callable[[Trace, tuple], Any] | None = None) -> list[Any]:  # type: ignore[type-arg]
+    """The results of a healthy run and of the faults put into it, or of a recorded sick run.
+
+    Args:
+        judge: (trace, what it is) -> result, in place of what our rules and the baseline say.
+    """
+    judge = judge or _judged
+    rng = np.random.default_rng([zlib.crc32(task.family.encode()), task.n, task.seed])
+    if task.is_recorded:
+        record = records(task.held)[task.n]
+        run, truth, group = as_run(record), record.truth, record.group
+    else:
+        run, truth, group = families(task.held)[task.family](task.n, rng), HEALTHY, MADE_UP  # type: ignore[operator]
+    shares, patterns = zip(*OFTEN_LOGGED, strict=True)
+    logged = patterns[int(rng.choice(len(shares), p=shares))] | run.telling
+    if truth != HEALTHY:
+        logged = CHANNELS
+    results = []
+    for view in task.views:
+        trace = trace_of(run, view, logged)
+        about = (task.family, group, task.n, task.seed, view, truth, truth, 0.0, True)
+        results.append(judge(trace, about))
+    for kind in task.faults:
+        sick = FAULTS[kind](run, rng)
+        if sick is None:
+            continue
+        shown = logged | NEEDED.get(kind, set())
+        for view in task.sick_views:
+            trace = trace_of(sick.run, view, shown)
+            is_visible = _differ(trace, trace_of(sick.without, view, shown))
+            about = (
+                task.family, group, task.n, task.seed, view, sick.truth, kind, sick.dose, is_visible
+            )  # fmt: skip
+            results.append(judge(trace, about))
+    return results
+
+
+def as_run(record) -> Run:  # type: ignore[no-untyped-def]
+    """A recorded curve as a run; its clean loss is a running median."""
+    return Run(
+        loss=record.loss,
+        clean=running_median(record.loss, max(len(record.loss) // 20, 5)),
+        lr=record.lr,
+        grad_norm=record.grad_norm,
+        eval_steps=record.eval_steps.astype(np.int64) + 1,
+        eval_loss=record.eval_loss,
+        facts={"loss_kind": "falling"},
+    )
+
+
+def running_median(values: Floats, half_width: int) -> Floats:
+    """[n]: over +-`half_width` rows, edges repeated."""
+    padded = np.pad(values, half_width, mode="edge")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half_width + 1)
+    return np.asarray(np.median(windows, axis=1), np.float64)
+
+
+def _judged(trace: Trace, about: tuple) -> Result:  # type: ignore[type-arg]
+    diagnosis = diagnose(trace)
+    found: dict[str, str] = {}
+    for finding in diagnosis.findings:  # gravest first
+        found.setdefault(finding.rule, str(finding.severity))
+    warnings = [f.summary for f in diagnosis.findings if f.severity != Severity.NOTE]
+    crashed = tuple(
+        f"{name}: {outcome.reason[-400:]}"
+        for name, outcome in diagnosis.outcomes.items()
+        if outcome.status is Status.CRASHED
+    )
+    alarm = warnings[0] if warnings else ""
+    return Result(*about, found, alarm, margins(trace), crashed)
+
+
+def _differ(trace: Trace, other: Trace) -> bool:
+    return trace.series.keys() != other.series.keys() or any(
+        not np.array_equal(series.values, other.series[name].values, equal_nan=True)
+        for name, series in trace.series.items()
+    )

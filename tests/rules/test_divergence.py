@@ -1,0 +1,408 @@
+"""What the contract cannot know of `divergence`."""
+
+import math
+
+import numpy as np
+import pytest
+from curve_families import FAMILIES, VIEWS
+from numpy.typing import NDArray
+from rising import (
+    blocks,
+    clear,
+    coming_back,
+    course,
+    exploded,
+    jumping,
+    noisy,
+    only_finding,
+    pair,
+    rising,
+    silent,
+    told,
+    where,
+    with_evaluation,
+)
+
+from optdoctor.curves.rise import rise_from_start, rise_of_few
+from optdoctor.engine import examine
+from optdoctor.findings import Finding, Severity, Status
+from optdoctor.rules import upward_drift
+from optdoctor.rules.divergence import RULE
+from optdoctor.synthetic import falling_loss, gradient_norms, make_trace
+from optdoctor.trace import Event, Trace
+
+Floats = NDArray[np.float64]
+STAYING = (1.9, 1.5, 1.3, 1.2, 1.25, 1.22, 8.0, 7.6, 8.2, 8.0)
+CLIMBING = (5.0, 3.0, 1.5, 1.2, 1.4, 1.8, 2.4, 3.1, 3.9, 4.8)
+
+
+def few(calm: float) -> Trace:
+    """Ten rows, the last four of which stand higher, with ever less noise."""
+    levels = np.log(1.05) - np.array([0, 0.3, 0.6, 0.8, 0.9, 0.9, 0.2, 0.2, 0.2, 0.2])
+    noise = 0.05 / max(calm, 1e-3) * np.array([0, 1, -1, 2, -1, 1, -2, 1, 2, -1])
+    return make_trace(loss=np.exp(levels + noise) - 0.05)
+
+
+AT_LIMIT = {
+    "errors": pair("errors", 4.5, noisy(0.0, 12, 0.25), 50.0, 0.01),
+    "steady_errors": pair("errors", 3.5, noisy(1.0, 3, 0.4), 50.0, 0.01),
+    "slope_errors": pair(
+        "slope_errors",
+        4.6,
+        lambda ramp: blocks(course(0.4, ramp=ramp, at=3), swing=0.04),
+        1.0,
+        0.01,
+    ),
+    "lost": pair("lost", 0.03, lambda up: blocks(course(up, low=-2.9)), 2.0),
+    "kept": (
+        lambda: where("kept", 0.49, lambda end: blocks(coming_back(0.5, end)), 0.5),
+        lambda: where("kept", 0.50, lambda end: blocks(coming_back(0.5, end)), 0.5),
+    ),
+    "large_errors": pair(
+        "errors",
+        10.0,
+        lambda calm: blocks(coming_back(0.9, 0.35), swing=0.05 / max(calm, 1e-3)),
+        50.0,
+        0.01,
+    ),
+    "few_errors": pair("errors", 6.0, few, 50.0, 0.01, rise_of_few),
+    "most": pair("lost", 0.5, lambda up: with_evaluation(blocks(course(up, low=-0.3)), 1.3), 2.0),
+    "height of a creep": pair("height", 0.3, lambda up: blocks(course(up, ramp=1.0, at=3)), 1.0),
+    "height of a jump": pair("height", 0.15, lambda up: blocks(course(up)), 1.0),
+    "height while it comes back": pair(
+        "height", 0.3, lambda up: blocks(coming_back(2 * up + 0.1, up)), 0.5
+    ),
+    "height above the first value": pair("height", 0.7, exploded, 1.0, of=rise_from_start),
+}
+
+
+def found(trace: Trace) -> Finding:
+    return only_finding(RULE, trace)
+
+
+def is_clear(trace: Trace) -> bool:
+    return clear(RULE, trace)
+
+
+def test_a_jump_tells_both_levels_its_step_and_how_long_it_stays() -> None:
+    finding = found(make_trace(loss=jumping(3.0)))
+    assert finding.severity is Severity.CRITICAL
+    assert finding.steps == (251, 400)
+    assert finding.summary.startswith("Divergence: the training loss jumps from a level of 2.2")
+    assert " times) at step 251 and stays there for 150 steps, 38 % of the run." in finding.summary
+    assert told(finding, "one jump") > 0.6
+    assert "Go back" in finding.treatments[0].title
+    assert not any("halve" in t.title for t in finding.treatments), "an explosion is not halved"
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.3])
+@pytest.mark.parametrize("interval", [1, 7, 50])
+def test_the_step_of_a_jump_is_known_to_a_row(noise: float, interval: int) -> None:
+    loss = falling_loss(1000, noise=noise)
+    loss[613:] *= 4
+    trace = make_trace(loss=loss, steps={"loss": interval * np.arange(1, 1001)})
+    assert found(trace).steps[0] == 614 * interval
+
+
+def test_a_large_rise_diverges_however_many_steps_it_takes() -> None:
+    for height in (1.2, 30.0):
+        finding = found(make_trace(loss=rising(height)))
+        assert finding.severity is Severity.CRITICAL
+        assert " rises from a level of 2." in finding.summary
+        assert told(finding, "no single jump") <= 0.6
+        assert 150 <= finding.steps[0] <= 260
+
+
+def test_a_curve_is_a_divergence_or_a_drift_and_never_both() -> None:
+    seen = set()
+    for ramp in np.linspace(0, 1, 40):
+        for height in (0.1, 0.2, 0.29, 0.32, 0.5):
+            trace = blocks(course(height, ramp=float(ramp)))
+            diverges, drifts = (not clear(rule, trace) for rule in (RULE, upward_drift.RULE))
+            assert diverges is not drifts
+            seen.add((height, diverges))
+    assert seen == {
+        *((height, True) for height in (0.2, 0.29, 0.32, 0.5)),
+        *((height, False) for height in (0.1, 0.2, 0.29)),
+    }
+
+
+def test_what_is_printed_as_judged_lies_beyond_its_limit() -> None:
+    for ramp in np.linspace(0, 1, 30):
+        finding = found(blocks(course(0.5, ramp=float(ramp))))
+        (row,) = (e for e in finding.evidence if "share of the rise" in e.what)
+        abrupt = "one jump" in row.what
+        assert abrupt is (row.observed > row.limit) is ("jumps from" in finding.summary)
+        assert told(finding, "its best level") > 0.3
+
+
+def too_high(first: float = 5.3, seed: int = 0) -> Floats:
+    """[400]: far above its first value from the second row on: a rate far too high."""
+    loss = 45 * np.exp(0.15 * np.random.default_rng(seed).standard_normal(400))
+    loss[:3] = first, 2 * first, 4 * first
+    return loss
+
+
+def test_a_loss_that_explodes_within_its_first_rows_is_told_against_its_first_value() -> None:
+    for seed in range(10):
+        finding = found(make_trace(loss=too_high(seed=seed), lr=np.ones(400)))
+        assert "from its first value, 5.3 at step 1, to 4" in finding.summary
+        assert finding.severity is Severity.CRITICAL
+        assert finding.treatments[0].title == "Restart with a tenth of the rate"
+        assert finding.treatments[0].changes == {"lr": (1.0, 0.1)}
+        assert not any("Go back" in t.title for t in finding.treatments)
+    assert is_clear(make_trace(loss=too_high(first=45.0)))
+
+
+def test_a_run_that_rises_from_its_start_has_lost_no_share_of_any_progress() -> None:
+    loss = 2 * np.exp(np.linspace(0, 1, 400) + 0.01 * np.random.default_rng(0).normal(size=400))
+    finding = found(make_trace(loss=loss))
+    assert told(finding, "it never fell clearly below its start") > 0.8
+    assert not any("progress" in e.what for e in finding.evidence)
+    assert finding.treatments[0].title.startswith("Restart")
+
+
+@pytest.mark.parametrize("width", [1, 5, 20, 60])
+@pytest.mark.parametrize("left", [1.0, 1.5])
+def test_only_a_bump_that_comes_back_is_left_to_the_spike(width: int, left: float) -> None:
+    loss = jumping(left)
+    loss[250 : 250 + width] *= 5
+    assert silent(RULE, make_trace(loss=loss)) is (left == 1.0)
+
+
+def test_a_large_rise_that_comes_back_part_of_the_way_is_a_warning_with_its_peak() -> None:
+    loss = jumping(1.7, at=200)
+    loss[200:260] *= 10
+    finding = found(make_trace(loss=loss))
+    assert finding.severity is Severity.WARN
+    assert ", peaks at 3" in finding.summary
+    assert " and ends at 3." in finding.summary
+    assert told(finding, "still stands") < 0.5
+
+
+def test_a_jump_in_the_last_rows_could_still_be_a_spike() -> None:
+    assert is_clear(make_trace(loss=jumping(1.5, at=387)))
+    assert not is_clear(make_trace(loss=jumping(1.5, at=350)))
+
+
+@pytest.mark.parametrize("rows", [STAYING, CLIMBING])
+@pytest.mark.parametrize("unit", [1.0, 1e-6, 1e9])
+def test_ten_rows_are_enough_for_a_gross_divergence(rows: tuple[float, ...], unit: float) -> None:
+    finding = found(make_trace(loss=unit * np.array(rows)))
+    assert finding.severity is Severity.CRITICAL
+    assert finding.steps[1] == 10
+    assert finding.steps[0] == (7 if rows is STAYING else 4)
+
+
+def test_rows_in_unbroken_rise_are_counted_where_their_noise_hides_the_jump() -> None:
+    rows = (3.0, 2.0, 6.0, 1.0, 5.0, 1.1, 1.2, 2.0, 2.1, 4.0, 4.1)
+    assert told(found(make_trace(loss=rows)), "unbroken rise") == 6
+    assert is_clear(make_trace(loss=(*rows[:-6], 1.2, 1.1, 2.0, 2.1, 4.0, 4.1)))
+    assert is_clear(make_trace(loss=(*rows[:-6], 1.1, 1.12, 1.14, 1.2, 1.3, 1.4))), "a trifle"
+
+
+def test_few_rows_that_come_back_or_have_as_much_noise_are_nothing() -> None:
+    assert is_clear(make_trace(loss=(*STAYING, 1.2)))
+    assert is_clear(make_trace(loss=STAYING[:8])), "two rows may be a spike"
+    assert is_clear(make_trace(loss=(4.0, 1.0, 3.0, 0.9, 2.8, 1.2, 1.1, 1.3, 2.0, 3.1, 2.2)))
+
+
+def test_seven_rows_are_too_few() -> None:
+    outcome = examine(RULE, make_trace(loss=STAYING[-7:]))
+    assert outcome.status is Status.ABSTAINED
+    assert outcome.reason == "7 rows of loss, needs 8"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_short_cuts_of_healthy_families_stay_silent(family: str) -> None:
+    alarms, cuts = 0, 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        loss = FAMILIES[family](400, rng)
+        for rows in (8, 12, 20, 29):
+            at = int(rng.integers(0, 400 - rows))
+            epochs = np.array([group.mean() for group in np.array_split(loss, rows)])
+            for cut in (loss[:rows], loss[at : at + rows], epochs, loss[:: 400 // rows]):
+                cuts += 1
+                alarms += not silent(RULE, make_trace(loss=cut))
+    assert alarms <= 0.01 * cuts, alarms
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_healthy_families_stay_silent_in_every_view(view: str) -> None:
+    alarms = [
+        (family, rows, seed)
+        for family, make in FAMILIES.items()
+        for rows in (400, 1000)
+        for seed in range(3)
+        if not silent(RULE, make_trace(loss=VIEWS[view](make(rows, np.random.default_rng(seed)))))
+    ]
+    assert len(alarms) <= 1, alarms
+
+
+@pytest.mark.parametrize("rows", [10, 25, 400])
+def test_a_constant_loss_and_one_that_moves_by_its_last_digit_are_nothing(rows: int) -> None:
+    constant = np.full(rows, 2.3)
+    assert is_clear(make_trace(loss=constant))
+    rounded = np.where(np.arange(rows) < rows // 2, 0.01, 0.02)
+    assert is_clear(make_trace(loss=rounded))
+    rounded[-rows // 2 :] = 0.05
+    assert not is_clear(make_trace(loss=rounded))
+
+
+def test_a_search_for_a_rate_is_not_judged() -> None:
+    loss = falling_loss(400)
+    loss[300:] *= np.geomspace(1, 100, 100)
+    outcome = examine(RULE, make_trace(loss=loss, lr=np.geomspace(1e-7, 10, 400)))
+    assert outcome.status is Status.ABSTAINED
+    assert "a search for one" in str(outcome.reason)
+    assert not is_clear(make_trace(loss=loss, lr=np.geomspace(1e-4, 1e-1, 400))), "a warm-up"
+
+
+def test_a_rate_that_still_warms_up_makes_a_large_rise_a_warning() -> None:
+    line = np.linspace(1e-5, 1e-3, 400)
+    assert is_clear(make_trace(loss=jumping(1.2), lr=line))
+    assert found(make_trace(loss=jumping(1.6), lr=line)).severity is Severity.WARN
+    assert found(make_trace(loss=jumping(1.6), lr=line[::-1])).severity is Severity.CRITICAL
+    assert found(make_trace(loss=jumping(3.0), lr=line)).severity is Severity.CRITICAL, "above"
+
+
+def restarts(rows: int = 400) -> tuple[Floats, Floats]:
+    """Loss and rate of four cosine cycles: the loss follows the rate."""
+    cycle = np.arange(rows) % (rows // 4) / (rows // 4)
+    rate = 1e-3 * (1 + np.cos(np.pi * cycle)) / 2
+    return falling_loss(rows) * np.exp(150 * rate), rate
+
+
+def test_a_rise_within_restarts_is_found_above_the_level_at_an_equal_rate() -> None:
+    loss, rate = restarts()
+    loss[200:] *= np.exp(np.linspace(0, 1.2, 200))
+    finding = found(make_trace(loss=loss[:340], lr=rate[:340]))
+    assert told(finding, "level at an equal rate") > 0.06
+
+
+def test_the_end_of_a_warm_up_just_before_is_told() -> None:
+    rate = np.minimum(np.arange(1, 401) / 200, 1) * 1e-3
+    finding = found(make_trace(loss=jumping(3.0), lr=rate))
+    assert told(finding, "warm-up reached the peak") == 198
+    early = np.minimum(np.arange(1, 401) / 50, 1) * 1e-3
+    finding = found(make_trace(loss=jumping(3.0), lr=early))
+    assert not any("warm-up reached" in e.what for e in finding.evidence)
+
+
+@pytest.mark.parametrize("grew", [True, False])
+def test_the_gradient_norm_and_the_loss_scale_are_told_beside_it(grew: bool) -> None:
+    norm, scale = gradient_norms(400), np.full(400, 65536.0)
+    if grew:
+        norm[250:] *= 20
+        scale[255:] /= 8
+    finding = found(make_trace(loss=jumping(3.0), grad_norm=norm, loss_scale=scale))
+    assert (told(finding, "it grew" if grew else "it hardly grew") > 3) is grew
+    assert any("gradients overflow" in e.what for e in finding.evidence) is grew
+
+
+def test_what_to_record_next_time_is_what_the_log_lacks() -> None:
+    def lacking(trace: Trace) -> str:
+        return next((t.title for t in found(trace).treatments if "next time" in t.title), "")
+
+    loss = jumping(3.0)
+    bare = lacking(make_trace(loss=loss))
+    assert all(name in bare for name in ("learning rate", "gradient norm", "evaluation loss"))
+    some = make_trace(loss=loss, lr=np.ones(400), grad_norm=gradient_norms(400))
+    assert lacking(some) == "Record next time an evaluation loss (harder data)"
+    everything = make_trace(
+        loss=loss, lr=np.ones(400), grad_norm=gradient_norms(400), eval_loss=loss
+    )
+    assert lacking(everything) == ""
+
+
+def test_an_evaluation_that_falls_meanwhile_makes_it_a_warning() -> None:
+    trace = make_trace(loss=jumping(3.0, at=200))
+    better, worse = (found(with_evaluation(trace, times)) for times in (0.8, 1.3))
+    assert better.severity is Severity.WARN
+    assert told(better, "became harder") < 0.9
+    assert worse.severity is Severity.CRITICAL
+    assert told(worse, "it rises too") > 1.2
+
+
+def test_a_jump_at_a_resume_is_told_as_a_joint() -> None:
+    resume = [Event(250, "resume")]
+    small = found(make_trace(loss=jumping(1.25, at=249), events=resume))
+    assert small.severity is Severity.NOTE
+    assert " at the resume at step 250 and stays there for 151 steps" in small.summary
+    assert told(small, "was resumed") == 250
+    assert "before and after step 250" in small.treatments[0].title
+    large = found(make_trace(loss=jumping(1.6, at=249), events=resume))
+    assert large.severity is Severity.WARN
+    assert found(make_trace(loss=jumping(1.6, at=249))).severity is Severity.CRITICAL
+    elsewhere = found(make_trace(loss=jumping(1.6, at=150), events=resume))
+    assert elsewhere.severity is Severity.CRITICAL
+
+
+def test_a_resume_that_began_anew_says_that_no_weights_were_loaded() -> None:
+    loss = falling_loss(400)
+    loss[300:] = np.linspace(4.6, 4.2, 100)
+    finding = found(make_trace(loss=loss, events=[Event(301, "resume")]))
+    assert told(finding, "as if no weights had been loaded") == pytest.approx(1.1, abs=0.15)
+    assert finding.severity is not Severity.NOTE
+
+
+def test_the_stretch_after_a_joint_is_judged_by_itself() -> None:
+    loss = jumping(1.5, at=99)
+    loss[300:] *= 3
+    outcome = examine(RULE, make_trace(loss=loss, events=[Event(100, "resume")]))
+    assert [f.steps[0] for f in outcome.findings] == [301], "the larger jump is no joint"
+    loss[300:] /= 2.2
+    outcome = examine(RULE, make_trace(loss=loss, events=[Event(100, "resume")]))
+    assert [f.steps[0] for f in outcome.findings] == [100, 301]
+
+
+@pytest.mark.parametrize("kind", ["reward", "adversarial", "diffusion", "unknown"])
+def test_a_loss_that_need_not_fall_is_not_judged(kind: str) -> None:
+    outcome = examine(RULE, make_trace(loss=jumping(3.0), loss_kind=kind))
+    assert outcome.status is Status.ABSTAINED
+    assert f"{kind} loss may rise in a good run" in str(outcome.reason)
+
+
+@pytest.mark.parametrize("least", [-5.0, -0.01])
+def test_losses_below_zero_are_not_judged(least: float) -> None:
+    loss = jumping(3.0)
+    outcome = examine(RULE, make_trace(loss=loss - loss.min() + least))
+    assert outcome.reason == "losses below 0: whether a rise is good or bad is not known"
+
+
+@pytest.mark.parametrize("largest", [1e200, 1e308, np.finfo(float).max])
+def test_huge_losses_neither_crash_nor_overflow(largest: float) -> None:
+    at = np.arange(20, 401, 20)
+    loss, evaluation = rising(), np.where(at <= 200, 1e-300, largest)
+    loss[250:] = largest
+    finding = found(make_trace(loss=loss, eval_loss=evaluation, steps={"eval_loss": at}))
+    assert all(math.isfinite(e.observed) for e in finding.evidence)
+    assert "inf" not in finding.summary
+    assert is_clear(make_trace(loss=loss[::-1].copy()))
+
+
+def test_an_evaluation_loss_that_rises_alone_is_not_this_illness() -> None:
+    at = np.arange(20, 401, 20)
+    rises = np.linspace(2, 8, 20)
+    assert is_clear(make_trace(loss=falling_loss(), eval_loss=rises, steps={"eval_loss": at}))
+
+
+def test_losses_of_zero_in_place_of_nan_are_no_best_level() -> None:
+    loss, norm = falling_loss(400), np.ones(400)
+    loss[200:230], norm[200:230] = 0.0, np.nan
+    assert is_clear(make_trace(loss=loss, grad_norm=norm))
+
+
+def test_a_dose_is_found_in_raw_logs_and_in_those_of_epochs() -> None:
+    families = [name for name in FAMILIES if name not in ("negative", "near zero")]
+    hits = {(rows, dose): 0 for rows in (400, 25, 12) for dose in (0.3, 0.6, 1.2)}
+    for rows, dose in hits:
+        for name in families:
+            loss = FAMILIES[name](400, np.random.default_rng(7))
+            loss[240:] = loss[120:280] * np.exp(dose + 0.1)  # its fall ends there
+            log = np.array([group.mean() for group in np.array_split(loss, rows)])
+            hits[rows, dose] += not is_clear(make_trace(loss=log))
+    print(hits, len(families))
+    for rows, dose in ((400, 0.6), (25, 0.6), (12, 1.2)):
+        assert hits[rows, dose] >= 0.9 * len(families)

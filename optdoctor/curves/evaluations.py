@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -61,7 +61,7 @@ class Evaluations(NamedTuple):
     later_errors: float  # in standard errors
     later_share: float  # fall of the evaluation loss over that
 
-    def loss_at(self, level: float) -> float:
+    def loss_at(self, level: float | np.floating[Any]) -> float:
         """The loss that has this level."""
         return max(math.exp(level) - self.soft, 0.0)
 

@@ -154,11 +154,7 @@ def from_the_start(line: Curve) -> Flatness:
         fall=fall,
         error=error,
         upper=round(fall + SURE * error + max(early, 0.0), 4),
-        declines=bool(
-            fall >= SIGNIFICANT * error
-            or steady >= SIGNIFICANT * line.leeway
-            or (rows < LEAST_LEARNING and chance_of_falling(blocks) < NO_ORDER)
-        ),
+        declines=bool(fall >= SIGNIFICANT * error or steady >= SIGNIFICANT * line.leeway),
     )
 
 

@@ -13,6 +13,8 @@ SPIKE = 6.0
 """Deviation, in standard deviations, from which a row is a peak of its own."""
 ONE_TOP = 7
 """Places from which a mixed order hardly ever rises once and falls once."""
+DIP = 0.15
+"""Share of the whole height up to which a dip on the way is noise."""
 FEW = 6.0
 """Places in the period at which the spread of the others is known only to a factor of two."""
 
@@ -33,10 +35,26 @@ def smoothness(places: Floats) -> float:
     return alike * math.sqrt(min(places.size, BINS))
 
 
-def rises_once(places: Floats) -> bool:
-    """Whether a period has one top and one bottom: of mixed orders of 7 places, 4 % have."""
-    rising = np.diff(places, append=places[0]) > 0
-    return places.size >= ONE_TOP and int((rising != np.roll(rising, 1)).sum()) == 2
+def rises_once(places: Floats, noise: float) -> bool:
+    """Whether a period has one top and one bottom: of mixed orders of 7 places, 4 % have.
+
+    `noise` is the standard error of a place: dips of a few of them are none.
+    """
+    if places.size < ONE_TOP:
+        return False
+    turned = np.roll(places, -int(places.argmin()))
+    top = int(turned.argmax())
+    up, down = turned[: top + 1], np.append(turned[top:], turned[0])
+    dip = max(
+        float((np.maximum.accumulate(up) - up).max()),
+        float((down - np.minimum.accumulate(down)).max()),
+    )
+    return dip <= min(3 * noise, float(np.ptp(places)) * DIP)
+
+
+def unfolded(places: Floats, rows: int, period: float) -> Floats:
+    """[rows]: the mean wave again, once a period."""
+    return places[_bins(np.arange(rows), period, places.size)]
 
 
 def stands_out(places: Floats) -> bool:

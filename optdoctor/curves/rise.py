@@ -1,6 +1,6 @@
 """How far a curve stands above its best level at its end, and whether its noise can explain that.
 
-A rise is a divergence or a drift by its size and by whether it comes in one jump. A bump that comes
+A rise is a divergence or a drift by how fast it comes, and by its size. A bump that comes
 back to within `DIVERGED` of the best level, and by more than half, is a spike and no rise.
 """
 
@@ -11,7 +11,11 @@ import numpy as np
 from optdoctor.curves.level import BLOCKS, Curve, Floats
 
 DIVERGED = 0.3
-"""Rise in logarithms that is a divergence, however it came about."""
+"""Rise in logarithms that is a divergence if it comes fast, and certain in any case."""
+FAST = 0.35
+"""Share of such a rise in three blocks of 40 from which it is fast: it took a fifth of the run."""
+FAR = 1.0
+"""Rise in logarithms that is a divergence, however slowly it came."""
 ABRUPT = 0.6
 """Share of a rise in one jump of three blocks of 40 from which it is called abrupt."""
 JUMPED = 0.15
@@ -77,13 +81,18 @@ class Rise(NamedTuple):
 
     @property
     def is_large(self) -> bool:
-        """Whether its size alone makes it a divergence."""
+        """Whether it is too large for a drift that is no more than that."""
         return self.height > DIVERGED
+
+    @property
+    def is_gross(self) -> bool:
+        """Whether it is large, or one jump: what few rows can show."""
+        return self.is_large or (self.is_abrupt and self.height > JUMPED)
 
     @property
     def diverges(self) -> bool:
         """Whether it is a divergence; else it is a drift. Rules that tell the two ask here."""
-        return self.is_large or (self.is_abrupt and self.height > JUMPED)
+        return self.is_gross and (self.jump > FAST or self.height > FAR)
 
 
 def gravest(line: Curve, bounds: Bounds = USUAL) -> Rise | None:
@@ -105,7 +114,7 @@ def beyond(rise: Rise, bounds: Bounds) -> bool:
     if rise.way == "run":
         return rise.is_large and rise.errors > BY_CHANCE
     if rise.way == "few":
-        return rise.diverges and rise.errors > bounds.few_errors
+        return rise.is_gross and rise.errors > bounds.few_errors
     if rise.way == "first":  # a moving average that begins with one low batch climbs without a jump
         return rise.height > DOUBLED and rise.errors > bounds.few_errors and rise.is_abrupt
     steady = rise.slope_errors > bounds.slope_errors and rise.errors > bounds.steady_errors

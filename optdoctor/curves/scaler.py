@@ -20,8 +20,8 @@ REBORN = 1.6
 """Rise of that logarithm from row to row above which the scale was set anew: growth doubles it."""
 WHOLE = 0.02
 """What a fall of that logarithm may lack of a whole number: scales are printed rounded."""
-TINIEST = 1e-300
-"""What a scale of 0 counts as. Nothing can be divided by it, so such an update is skipped."""
+NOTHING = -1000.0
+"""Logarithm of a scale of 0. Nothing can be divided by it, so such an update is skipped."""
 
 
 class Scaler(NamedTuple):
@@ -51,6 +51,8 @@ def scaler(trace: Trace) -> Scaler:
     """
     rows, levels = _levels(trace.series.get("loss_scale"))
     flagged = _flagged(trace.series.get("step_skipped"))
+    if (zero := levels <= NOTHING).any():
+        flagged = np.union1d(flagged, rows[zero])
     attempted = [trace.series[n].steps for n in TELLS_OF_UPDATES if n in trace.series]
     made = _without(np.unique(np.concatenate([*attempted, np.zeros(0, np.int64)])), flagged)
     inferred, shown, before = _inferred(rows, levels, flagged)
@@ -61,7 +63,7 @@ def scaler(trace: Trace) -> Scaler:
     steps = steps[order]
     if levels.size > 1 and made.size and made[-1] == rows[-1] and levels[-1] < levels[-2] - 0.5:
         made = made[:-1]  # what became of the last attempt of a falling scale nobody knows
-    made = _without(_without(made, inferred), rows[levels <= np.log2(TINIEST)])
+    made = _without(made, inferred)
     anew = _set_anew(trace, rows, levels)
     held = np.append(levels[1:] >= levels[:-1] - 0.5, np.zeros(min(levels.size, 1), bool))
     return Scaler(
@@ -82,7 +84,7 @@ def _levels(series: Series | None) -> tuple[IntArray, Floats]:
         return np.zeros(0, np.int64), np.zeros(0)
     kept = np.isfinite(series.values) & (series.values >= 0)
     scales = np.asarray(series.values[kept], np.float64)
-    return series.steps[kept], np.log2(np.maximum(scales, TINIEST))
+    return series.steps[kept], np.log2(np.maximum(scales, 2.0**NOTHING))
 
 
 def _at(rows: IntArray, levels: Floats, steps: IntArray) -> Floats:

@@ -25,9 +25,6 @@ FLAT = 0.06
 """Upper bound of the fall since the kink, and in the last half, that is no progress."""
 BEFORE = 0.05
 """Fall before the kink from which there is a course."""
-STEEP = 1.6
-"""Slope before the kink over the mean slope up to it beyond which the loss fell late from a shelf:
-its course is none that goes on."""
 SURE = 1.5
 """Margin from which a kink is as sure as it has to be."""
 NEAR = 0.1
@@ -119,8 +116,6 @@ def shortfall(line: Curve) -> Shortfall | None:
         drop = float(blocks[0]) - level
         if predicted <= 0 or drop <= 0:
             continue
-        if _slope(blocks[kink // 2 : kink + 1]) * kink / drop > STEEP:
-            continue
         margin = min(
             missing / error / (ERRORS * line.leeway),
             (missing - 2 * error) / LEAST,
@@ -161,12 +156,6 @@ def _fitted(courses: Floats, blocks: Floats, window: slice) -> tuple[Floats, Flo
     return fits, ((fits[:, window] - seen_blocks) ** 2).sum(axis=1)
 
 
-def _slope(blocks: Floats) -> float:
-    """Fall per block."""
-    at = np.arange(blocks.size) - (blocks.size - 1) / 2
-    return -float(at @ blocks) / float(at @ at)
-
-
 def spent(line: Curve, rate: Floats, low: float) -> Spent | None:
     """A rate [n] below `low` of its peak from some row to the end, after some rows of others."""
     at = int(np.flatnonzero(rate >= low * rate.max())[-1]) + 1
@@ -176,7 +165,7 @@ def spent(line: Curve, rate: Floats, low: float) -> Spent | None:
     level = float(np.median(line.level[at - 2 * width : at]))
     before = float(np.median(line.level[at // 2 - width : at // 2 + width])) - level
     after = level - float(np.median(line.blocks[-max(line.blocks.size // 6, 2) :]))
-    falling = before >= max(2 * line.noise / math.sqrt(width), LEAST_FALL)
+    falling = bool(before >= max(2 * line.noise / math.sqrt(width), LEAST_FALL))
     nothing = int(np.flatnonzero(rate >= NEARLY_NOTHING * rate.max())[-1]) + 1
     due = before * math.log2(rate.size / at)
     return Spent(

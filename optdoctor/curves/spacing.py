@@ -9,6 +9,8 @@ from optdoctor.store import IntArray, Series
 
 FILLED = 0.7
 """Least share of the places of a grid that have a row."""
+ALONE = 0.9
+"""Least share of the rows that have a place of their own."""
 EQUAL = 0.25
 """Relative difference up to which two distances are the same."""
 
@@ -21,9 +23,10 @@ def on_grid(steps: IntArray, values: Floats) -> tuple[Floats, IntArray] | None:
     apart = max(float(np.median(np.diff(steps))), 1.0)
     place = np.round((steps - steps[0]) / apart)
     size = int(min(place[-1] + 1, 2 * steps.size + 2))
-    if steps.size < FILLED * size:
+    apiece = int(np.count_nonzero(np.diff(place))) + 1
+    if apiece < max(FILLED * size, ALONE * steps.size):
         return None
-    if size == steps.size:
+    if size == apiece == steps.size:
         return values, np.arange(size)
     grid = np.arange(size)
     rows = np.minimum(np.searchsorted(place, grid), steps.size - 1)

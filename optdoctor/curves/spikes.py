@@ -5,7 +5,6 @@ from typing import NamedTuple
 import numpy as np
 
 from optdoctor.curves.level import TRIFLE, Curve, Floats, curve
-from optdoctor.curves.rows import spans
 from optdoctor.curves.trend import trend
 from optdoctor.store import IntArray, Series
 
@@ -13,12 +12,18 @@ NEAR = 16
 """Rows to each side of one whose median is its base, in short curves."""
 MOST = 200
 """Peaks that are looked at, the highest first."""
+HALF_CLEAR = 0.5
+"""Clearness of a peak of noise."""
 SEEN = 3.0
 """Deviation, in standard deviations of a row, from which a peak is looked at."""
 BACK = 0.3
 """Share of a spike's height that may be left when the curve counts as back."""
+NEARLY = 0.1
+"""The same when no lower level is looked for."""
 SIDE = 3
 """Rows that a peak needs on each side: the second and third update of a sound run can explode."""
+SIDES = 64
+"""Most rows on a side whose median is its level."""
 EDGE = 2
 """The same in short curves."""
 LASTING = 3
@@ -94,6 +99,11 @@ class Spike(NamedTuple):
     def clearness(self) -> float:
         """Deviations over what was to be expected."""
         return self.deviations / self.reach
+
+    @property
+    def known(self) -> int:
+        """Row from which it is clear that the curve came back."""
+        return max(self.back, self.last + max(SIDE, self.last - self.first + 1))
 
     @property
     def lasting(self) -> bool:
@@ -179,7 +189,7 @@ def spikes_of(
 ) -> list[Spike]:
     """Every peak of at least `least_height` that came back, in order of rows.
 
-    None is judged: a rule asks for a clearness. Linear in the rows.
+    None is judged: a rule asks for a clearness; below `HALF_CLEAR` it is left out.
 
     Args:
         level: [n] on a scale of which differences matter, a logarithm.
@@ -187,18 +197,27 @@ def spikes_of(
     """
     rows = len(level)
     half, wide = half_width(rows), max(rows // 8, half_width(rows))
-    of_five = running_median(level, 2)
+    of_five = median_of_five(level)
     scans = [(level, half, 1.0), (of_five, half, FIVE)]
     if rows >= WIDE:
         scans += [(of_five, wide, FIVE), (_of_fifteen(of_five), wide, FIFTEEN)]
+    of_rows = {
+        width: spread_of(level - trend(level, width), width, least_spread)
+        for width in {width for _, width, _ in scans}
+    }
     found: list[Spike] = []
     for values, width, share in scans:
-        least = share * spread_of(level - trend(level, width), width, least_spread)
-        peaks = _peaks(level, values, width, half, least_height, least)
+        base = trend(values, width)
+        spread = of_rows[width]
+        if share < 1:
+            spread = spread_of(values - base, width, share * spread)
+        peaks = _peaks(level, values, base, spread, min(half, SIDES), least_height)
         peaks = [_accompanied(spike, company) for spike in peaks if spike.lasting == (share < 1)]
         found += _with_reach(peaks, reach, rows)
     chosen: list[Spike] = []
     for spike in sorted(found, key=lambda spike: -spike.clearness):
+        if spike.clearness < HALF_CLEAR:
+            break
         if all(spike.first > other.last or spike.last < other.first for other in chosen):
             chosen.append(spike)
     return sorted(chosen)
@@ -212,7 +231,6 @@ def towers(level: Floats, times: float) -> list[Spike]:
     """
     rows = len(level)
     bends = np.diff(level, 2)
-    noise = max(1.4826 * float(np.median(np.abs(bends - np.median(bends)))) / 2.449, 1e-4)
     found: list[Spike] = []
     for top in range(EDGE, rows - EDGE):
         before = level[max(top - SIDE, 0) : top]
@@ -225,68 +243,75 @@ def towers(level: Floats, times: float) -> list[Spike]:
         high = np.flatnonzero(level[top:back] > usual + height / 2)
         if level[top] < level[top:back].max() or np.median(level[back:]) > usual + height / 2:
             continue
+        others = np.delete(bends, np.arange(top - 2, top + 1))
+        noise = max(float(np.sqrt(np.mean(others**2))) / 2.449, 1e-4)
         last, size = top + int(high[-1]), height / noise
         found.append(Spike(top, last, top, back, high.size, usual, height, size, times, 0.0))
     return found
 
 
-def running_median(values: Floats, half: int) -> Floats:
-    """[n]: the median of each row and `half` on each side; at the ends, of those there are."""
-    n, width = len(values), 2 * half + 1
-    if n < width:
+def median_of_five(values: Floats) -> Floats:
+    """[n]: the median of each row and two on each side; at the ends, of those there are."""
+    if len(values) < 5:
         return values.copy()
-    windows = np.lib.stride_tricks.sliding_window_view(values, width)
-    middle = np.partition(windows, half, axis=1)[:, half]
-    ends = [np.median(values[: i + half + 1]) for i in range(half)]
-    tail = [np.median(values[i - half :]) for i in range(n - half, n)]
-    return np.concatenate((ends, middle, tail))
+    a, b, c, d, e = (values[i : len(values) - 4 + i] for i in range(5))
+    low = np.maximum(np.minimum(a, b), np.minimum(d, e))
+    high = np.minimum(np.maximum(a, b), np.maximum(d, e))
+    middle = _median_of_three(low, c, high)
+    start = [np.median(values[:3]), np.median(values[:4])]
+    end = [np.median(values[-4:]), np.median(values[-3:])]
+    return np.concatenate((start, middle, end))
+
+
+def _median_of_three(a: Floats, b: Floats, c: Floats) -> Floats:
+    low, high = np.minimum(a, c), np.maximum(a, c)
+    return np.asarray(np.maximum(low, np.minimum(b, high)), np.float64)
 
 
 def _of_fifteen(of_five: Floats) -> Floats:
     """[n]: about the median of 15 rows, from those of 5."""
-    before, after = of_five[:-10], of_five[10:]
-    low, high = np.minimum(before, after), np.maximum(before, after)
-    inner = np.maximum(low, np.minimum(of_five[5:-5], high))
+    inner = _median_of_three(of_five[:-10], of_five[5:-5], of_five[10:])
     return np.concatenate((of_five[:5], inner, of_five[-5:]))
 
 
 def _peaks(
-    level: Floats,
-    values: Floats,
-    width: int,
-    side: int,
-    least_height: float,
-    least_spread: float | Floats,
+    level: Floats, values: Floats, base: Floats, spread: Floats, side: int, least_height: float
 ) -> list[Spike]:
-    """The highest peaks of `values` above their trend, which do not touch."""
-    base = trend(values, width)
+    """The highest peaks of `values` above their base, which do not touch."""
     left = values - base
-    spread = spread_of(left, width, least_spread)
     score = left / spread
     seeds = np.flatnonzero((score > SEEN) & (left >= least_height / 2))
     seeds = seeds[np.argsort(-score[seeds], kind="stable")]
     taken = np.zeros(len(level), bool)
     spikes: list[Spike] = []
+    looked = 0
     for top in seeds.tolist():
         if taken[top]:
             continue
-        first, last = _stretch(left > left[top] / 2, top, width)
+        first, last = _stretch(left, top)
         taken[max(first - 2, 0) : last + 3] = True
         spike = _spike(level, values, spread, (first, last, top), side)
         if spike is not None and spike.height >= least_height:
             spikes.append(spike)
-        if len(spikes) == MOST:
+        looked += 1
+        if looked == MOST:
             break
     return spikes
 
 
-def _stretch(inside: np.ndarray, top: int, width: int) -> tuple[int, int]:
-    """The rows around `top` that are inside, without a break of more than one."""
-    start = max(top - 4 * width, 0)
-    near = inside[start : top + 4 * width + 1].copy()
-    near[1:-1] |= near[:-2] & near[2:]
-    first, last = next((a, b) for a, b in spans(near) if a <= top - start <= b)
-    return start + first, start + last
+def _stretch(left: Floats, top: int) -> tuple[int, int]:
+    """The rows around `top` above half its height, without a break of more than one."""
+    half, rows, reach = left[top] / 2, len(left), 32
+    while True:
+        start, end = max(top - reach, 0), min(top + reach + 1, rows)
+        near = left[start:end] > half
+        near[1:-1] |= near[:-2] & near[2:]
+        below = np.flatnonzero(~near)
+        before, after = below[below < top - start], below[below > top - start]
+        if (before.size or start == 0) and (after.size or end == rows):
+            first = start + int(before[-1]) + 1 if before.size else 0
+            return first, start + int(after[0]) - 1 if after.size else rows - 1
+        reach *= 4
 
 
 def _spike(
@@ -298,17 +323,15 @@ def _spike(
     if first < SIDE or rows - last - 1 < SIDE:
         return None
     before = float(np.median(level[max(first - side, 0) : first]))
-    afters, width = [], side
-    while True:  # soon after, and later
-        afters.append(float(np.median(level[last + 1 : last + 1 + width])))
-        if last + 1 + width >= rows:
-            break
+    after, width = float(np.median(level[last + 1 : last + 1 + side])), side
+    near = before + NEARLY * (float(values[top]) - before)
+    while after > near and last + 1 + width < rows:  # it takes longer to come back
         width *= 4
-    height = float(values[top]) - max(before, min(afters))
-    left = np.flatnonzero(values[last + 1 :] <= before + BACK * height)
-    if height <= 0 or not left.size:
+        after = min(after, float(np.median(level[last + 1 : last + 1 + width])))
+    height = float(values[top]) - max(before, after)
+    back = _first_below(values, last + 1, before + BACK * height)
+    if height <= 0 or back is None:
         return None
-    back = last + 1 + int(left[0])
     if np.median(level[back : back + side]) > before + height / 2:
         return None
     start = max(first - 2, 0)  # running medians begin and end later than their rows
@@ -321,6 +344,17 @@ def _spike(
     return Spike(
         int(high[0]), int(high[-1]), summit, back, high.size, before, height, deviations, 1.0, 0.0
     )
+
+
+def _first_below(values: Floats, start: int, limit: float) -> int | None:
+    """The first row from `start` on that is not above the limit."""
+    reach = 64
+    while start < len(values):
+        at = np.flatnonzero(values[start : start + reach] <= limit)
+        if at.size:
+            return start + int(at[0])
+        start, reach = start + reach, 4 * reach
+    return None
 
 
 def _accompanied(spike: Spike, company: Floats | None) -> Spike:

@@ -45,4 +45,4 @@ def is_even(rows: IntArray, spacing: float) -> bool:
     """Whether jumps hardly come at such even distances by chance."""
     apart = np.diff(rows)
     spread = float(apart.std() / apart.mean())
-    return round(spread, 3) < round(most_spread(rows.size, spacing), 3)
+    return round(spread, 3) < most_spread(rows.size, spacing)

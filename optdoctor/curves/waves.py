@@ -2,7 +2,15 @@
 
 import numpy as np
 
-from optdoctor.curves.folded import SPIKE, folded, jumps, rises_once, smoothness, stands_out
+from optdoctor.curves.folded import (
+    SPIKE,
+    folded,
+    jumps,
+    rises_once,
+    smoothness,
+    stands_out,
+    unfolded,
+)
 from optdoctor.curves.level import Curve, Floats
 from optdoctor.curves.slow_waves import even_rises
 from optdoctor.curves.spacing import on_grid
@@ -17,6 +25,10 @@ SHORT = 0.1
 """Share of the period up to which a jump is that of single batches, not of an order of data."""
 MULTIPLE = 1.25
 """How many times higher the autocorrelation is at a multiple of a period that is the true one."""
+SMOOTH = -0.25
+"""Autocorrelation of differences above which rows were smoothed: that of white noise is -0.5."""
+SLIGHTLY, CLIMB = -0.1, 0.35
+"""Skew and rise, as a share of the wave, below which the level only ever steps down."""
 DOWN = -0.3
 """Skew of the wave's slopes below which its largest jump is down."""
 
@@ -35,7 +47,7 @@ def wave_of(shape: Curve, least: Least = Least(), known: int = 0) -> Wave | None
     height = standardised(level - trend(level, max(n // 24, 2)), np.inf)
     deviation = level - trend(level, n // 8)
     wave = _comb_wave(shape, height, deviation, least, known)
-    wave = wave or _even_jumps(height, deviation, least) or even_rises(shape, least)
+    wave = wave or _even_jumps(level, height, deviation, least) or even_rises(shape, least)
     return wave and wave._replace(jumps=np.unique(rows[wave.jumps]))
 
 
@@ -51,8 +63,9 @@ def _comb_wave(
         clear = np.where(comb >= COMB, comb / error, 0.0)[LEAST_PERIOD - 2 :]
         if clear.size and clear.max() > best:
             best, power, lag = float(clear.max()), here, int(clear.argmax()) + LEAST_PERIOD
-    found = round(best / shape.leeway, 2) > least.clearness and not _short_cycle(power, lag)
-    clearness = best / shape.leeway
+    leeway = _leeway(shape, deviation[skip:], lag)
+    found = round(best / leeway, 2) > least.clearness and not _short_cycle(power, lag)
+    clearness = best / leeway
     if found:
         lag = _true_period(power, lag)
     else:
@@ -66,6 +79,8 @@ def _comb_wave(
     if round(amplitude, 3) <= least.amplitude:
         return None
     skew = float((slopes.max() + slopes.min()) / (slopes.max() - slopes.min()))
+    if skew < SLIGHTLY and _climb(shape.level[skip:], wave.size, period) < CLIMB * amplitude:
+        skew = -1.0  # stairs that lead down
     first = (int(slopes.argmax()) + 1) % wave.size
     start = skip + first * period / wave.size
     at = jumps(deviation, np.roll(wave, -first), period, start)
@@ -74,10 +89,37 @@ def _comb_wave(
     high = int((wave > wave.min() + amplitude / 2).sum())
     lasting = high > max(SHORT * wave.size, 1)
     places = folded(deviation[skip:], period, most=n)
-    alike, plain = smoothness(places), stands_out(places) or rises_once(places)
+    left = deviation[skip:] - unfolded(places, n - skip, period)
+    noise = 1.4826 * float(np.median(np.abs(left))) / np.sqrt((n - skip) / period)
+    alike, plain = smoothness(places), stands_out(places) or rises_once(places, noise)
     return Wave(
         period, clearness, 0.0, amplitude, skew, at, lasting, alike, float(wave.min()), plain
     )
+
+
+def _climb(level: Floats, bins: int, period: float) -> float:
+    """How far the level itself rises between two steepest falls.
+
+    A running trend glides down ahead of a step, so that the last rows before it seem to rise.
+    """
+    rows = round(period)
+    fall = float(np.median(level[rows:] - level[:-rows]))  # in a period
+    wave = folded(level - fall * np.arange(level.size) / period, period, most=bins)
+    slopes = np.diff(wave, append=wave[0])
+    course = np.roll(wave, -int(slopes.argmin()) - 1) + fall * np.arange(wave.size) / wave.size
+    return float((course - np.minimum.accumulate(course)).max())
+
+
+def _leeway(shape: Curve, deviation: Floats, lag: int) -> float:
+    """That of the curve, where what is left beside the wave is smooth too: a wave is by itself."""
+    few = 1 + 6 / shape.blocks.size
+    if shape.leeway <= few or lag < LEAST_PERIOD:
+        return shape.leeway
+    left = deviation - unfolded(folded(deviation, lag, most=lag), deviation.size, lag)
+    difference = np.diff(left)
+    bound = 4 * 1.4826 * float(np.median(np.abs(difference)))
+    likeness = autocorrelation(np.clip(difference, -bound, bound), 1)[1]
+    return shape.leeway if likeness > SMOOTH else few
 
 
 def _comb(values: Floats) -> tuple[Floats, Floats, Floats]:
@@ -126,7 +168,7 @@ def _refined(power: Floats, lag: int) -> float:
     return period
 
 
-def _even_jumps(height: Floats, deviation: Floats, least: Least) -> Wave | None:
+def _even_jumps(level: Floats, height: Floats, deviation: Floats, least: Least) -> Wave | None:
     n = height.size
     high = np.flatnonzero(height[n // 10 :] > SPIKE) + n // 10
     if high.size <= CYCLES:
@@ -134,6 +176,8 @@ def _even_jumps(height: Floats, deviation: Floats, least: Least) -> Wave | None:
     groups = np.split(high, np.flatnonzero(np.diff(high) > max(n // 100, 2)) + 1)
     peaks = np.array([group[height[group].argmax()] for group in groups])
     peaks = peaks[deviation[peaks] > np.median(deviation[peaks]) / 2]
+    before = [np.median(level[max(peak - n // 24, 0) : peak + 1]) for peak in peaks]
+    peaks = peaks[level[peaks] - before > deviation[peaks] / 2]  # no last rows before a step down
     for start in range(peaks.size // 4 + 1):  # a few before the period began
         tall = peaks[start:]
         if tall.size <= CYCLES:

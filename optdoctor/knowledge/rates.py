@@ -16,21 +16,21 @@ Z = 1.96
 class Rate(NamedTuple):
     """How many of how many."""
 
-    count: int
+    times: int
     of: int
 
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the share that stands behind the counts, after Wilson (1927)."""
-        share, width = self.count / self.of, Z**2 / self.of
+        share, width = self.times / self.of, Z**2 / self.of
         middle = (share + width / 2) / (1 + width)
         half = Z * math.sqrt((share * (1 - share) + width / 4) / self.of) / (1 + width)
-        low = 0.0 if self.count == 0 else middle - half
-        return low, 1.0 if self.count == self.of else middle + half
+        low = 0.0 if self.times == 0 else middle - half
+        return low, 1.0 if self.times == self.of else middle + half
 
     def __str__(self) -> str:
         low, high = (f"{100 * bound:.0f}" for bound in self.interval)
-        return f"{self.count} of {self.of} (95 % interval {low}-{high} %)"
+        return f"{self.times} of {self.of} (95 % interval {low}-{high} %)"
 
 
 class Measured(NamedTuple):

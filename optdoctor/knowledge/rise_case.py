@@ -46,6 +46,8 @@ class Case:
     bounds: Bounds
     is_whole: bool
     """Whether the curve is all that the log holds, and no stretch after a resume."""
+    around: tuple[int, int]
+    """Steps within a block of its onset: what lies there can have brought it."""
     joint: int | None
     """Step of the resume at which it jumps."""
     rate: RateSince | None
@@ -106,20 +108,24 @@ def cases(trace: Trace, bounds: Bounds) -> list[Case] | Abstain:
 
 
 def _case(trace: Trace, line: Curve, rise: Rise, bounds: Bounds, *, is_whole: bool) -> Case:
-    near = max(int(np.diff(line.block_steps).max(initial=1)), 1)
-    joints = meanwhile.resumes(trace, rise.onset - near, rise.onset + near)
-    if not rise.is_abrupt:
-        joints = []
+    around = _around(line, rise)
+    joints = meanwhile.resumes(trace, *around) if rise.is_abrupt else []
     return Case(
         trace=trace,
         line=line,
         rise=rise,
         bounds=bounds,
         is_whole=is_whole,
+        around=around,
         joint=joints[-1] if joints else None,
         rate=rate_since(trace, line, rise.best, rise.height),
         evaluation=meanwhile.evaluation_times(trace, rise.onset - rise.is_abrupt),
     )
+
+
+def _around(line: Curve, rise: Rise) -> tuple[int, int]:
+    block = max(int(np.diff(line.block_steps).max(initial=1)), 1)
+    return rise.onset - block, rise.onset + block
 
 
 def _since(series: Series, step: int) -> Series:

@@ -32,7 +32,9 @@ def _story(about: Case) -> str:
     rise, line = about.rise, about.line
     first, last = rise.onset, int(line.steps[-1])
     low = f"a level of {rise.low:.4g}"
-    if rise.way in ("start", "first"):
+    if rise.way == "first":
+        low = f"the {rise.low:.4g} of its first {'two rows' if rise.best else 'row'}"
+    if rise.way == "start":
         low = f"its first value, {rise.low:.4g} at step {line.steps[0]},"
     end = f"{rise.end:.4g}"
     if rise.low > 0:
@@ -59,7 +61,7 @@ def _measured(about: Case, lost: float) -> list[Evidence]:
     low = {"start": "its first value", "first": "its first rows", "few": "its lowest three rows"}
     limit = {"start": DOUBLED, "first": DOUBLED, "run": DIVERGED}.get(rise.way)
     if limit is None:
-        limit = DIVERGED if rise.is_large else JUMPED if rise.diverges else bounds.height
+        limit = DIVERGED if rise.is_large else JUMPED if rise.is_gross else bounds.height
     what = f"rise of {scale} above {low.get(rise.way, 'its best level')}"
     told = [Evidence("loss", what, rise.height, limit, "1"), *_certainty(rise, bounds)]
     if about.ends_above_start:
@@ -105,9 +107,9 @@ def _place(about: Case) -> list[Evidence]:
     if about.joint is not None:
         what = "step at which the run was resumed"
         return [*told, Evidence("loss", what, about.joint, first, "step"), *_as_new(about)]
-    if (step := meanwhile.epoch_end(about.trace, first, last)) is not None:
+    if (step := meanwhile.epoch_end(about.trace, *about.around)) is not None:
         what = "step at which an epoch ends: a change of data there looks the same"
-        told.append(Evidence("epoch", what, step, first, "step"))
+        told.append(Evidence("epoch", what, step, rise.onset, "step"))
     return told
 
 

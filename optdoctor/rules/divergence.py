@@ -2,16 +2,16 @@
 
 ## What it finds
 A training loss that ends more than 0.3 above its best level in the logarithm of the loss plus 5 %
-of the first losses, a third more, however it came there; or more than 0.15, if most of that comes
-in one jump. The level is that of medians of 40 blocks, and the rise has to exceed what their own
+of the first losses, a third more, and came there in a fifth of the run or less; or more than 1,
+nearly three times, however slowly; or more than 0.15, if most of that comes in one jump. The level is that of medians of 40 blocks, and the rise has to exceed what their own
 noise allows. It is told even while it comes back, from ten standard errors on. A loss that ends
 far above its very first value exploded before any level could be measured, as with a rate far too
 high. In 8 to 29 rows it is told where the last three rows all lie above the lowest three in a row
 before, or all rows above the first two at twice their level, by more than the noise of so few rows
 allows; or where six rows or more rise in unbroken order to the end.
-It is critical where a large rise still stands, or most of the progress is lost and the evaluation
-loss rises too; a warning where it is coming back, where the evaluation loss falls meanwhile, or
-where the rate that rises again may explain it.
+It is critical where a large rise of ten standard errors still stands, or most of the progress is
+lost and the evaluation loss rises too; a warning where it is less certain, is coming back, where
+the evaluation loss falls meanwhile, or where the rate that rises again may explain it.
 ## Why it matters
 From the jump on each step is spent on a model that is worse than the last good checkpoint, and most
 runs that stay up do not come back by themselves.
@@ -29,7 +29,7 @@ warning where the evaluation loss falls. A jump exactly at a resume is judged as
 it is not large, and the stretch after it by itself. Rewards, adversarial losses and diffusion, and
 losses below 0, are not judged.
 ## Told apart from
-`upward-drift`: at most 0.3 without one jump; a loss has the one or the other.
+`upward-drift`: it creeps, or is smaller; a loss has the one or the other.
 `loss-spike`: it comes back, to within half its height and 0.3 of the best level.
 `bimodal-gap`: the evaluation loss rises alone. `nan-pulse`: no finite loss is left.
 """
@@ -65,7 +65,7 @@ class Limits(rule.Limits):
     kept: float = 0.5
     """Least share of the highest rise that still stands at the end; below, it is coming back."""
     large_errors: float = 10.0
-    """Errors that a rise above 0.3 needs to be told while it is coming back."""
+    """Errors that a rise above 0.3 needs to be critical, or to be told while it is coming back."""
     few_errors: float = 6.0
     """Largest rise in standard errors of single rows that passes as noise in fewer than 30 rows."""
     most: float = 0.5
@@ -109,10 +109,10 @@ def _gravity(about: Case, limits: Limits) -> tuple[Severity, float]:
         return Severity.NOTE, limits.lost
     if about.is_softened:
         return Severity.WARN if certain else Severity.NOTE, limits.lost
-    if wasted or (rise.is_large and stands and about.ends_above_start):
+    if wasted or (certain and stands and about.ends_above_start):
         return Severity.CRITICAL, limits.most if wasted else limits.lost
     excused = about.rate is not None and about.rate.excuses
-    if rise.is_large and stands and not excused and about.joint is None:
+    if certain and stands and not excused and about.joint is None:
         return Severity.CRITICAL, limits.lost
     return Severity.WARN, limits.lost
 

@@ -260,25 +260,24 @@ def _flat(trace: Trace, line: Curve, limits: Limits) -> Finding | None:
     )
 
 
-def _is_open(line: Curve, rate: Floats | None, limits: Limits) -> bool:
-    """Whether neither the rate nor a solved task tells why the end is flat, nor a late drop."""
-    low = rate is not None and np.median(rate[rate.size // 2 :]) < limits.low_rate * rate.max()
-    drops = flatness.drops_at_the_end(line, limits.flat)
-    return not (low or drops or flatness.is_solved(line))
-
-
 def _off_course(trace: Trace, line: Curve, rate: Floats | None, limits: Limits) -> Finding | None:
     """A loss that left its own course: a note, since it may have converged there."""
-    found = shortfall(line) if _is_open(line, rate, limits) else None
+    found = shortfall(line)
     if found is None or found.margin < limits.shortfall:
         return None
+    if flatness.drops_at_the_end(line, limits.flat):
+        return None
     since, last = int(line.block_ends[found.block]), int(line.steps[-1])
+    known = ""
+    if rate is not None:
+        at = rate[np.searchsorted(line.steps, since)] / rate.max()
+        known = f", with the learning rate at {100 * at:.2g} % of its peak"
     return Finding(
         Severity.NOTE,
-        f"Plateau: the loss left its course at step {since} and stays near"
-        f" {loss_near(line, -1):.4g}: on course it would have fallen by another"
-        f" {100 * found.predicted:.2g} % to step {last}, and {100 * max(found.came, 0):.2g} % came"
-        f" ({found.margin:.2g} times what shows a stop, limit {limits.shortfall:.2g}).",
+        f"Plateau: the loss left its course at step {since}{known}, and has stayed near"
+        f" {loss_near(line, -1):.4g} since, converged or stalled: of a further fall of"
+        f" {100 * found.predicted:.2g} % to step {last}, {100 * max(found.came, 0):.2g} % came"
+        f" ({found.margin:.2f} times what shows a stop, limit {limits.shortfall:.2g}).",
         (since, last),
         (Evidence("loss", "stop against its course", found.margin, limits.shortfall, "1"),),
         remedies.undecided(trace),
@@ -288,7 +287,9 @@ def _off_course(trace: Trace, line: Curve, rate: Floats | None, limits: Limits) 
 def _flat_tail(trace: Trace, line: Curve, rate: Floats | None, limits: Limits) -> Finding | None:
     """A fast fall, then at least half of the run without progress: a note."""
     tail = flatness.flat_tail(line, limits.flat / 2)
-    if tail is None or tail.late >= limits.flat or not _is_open(line, rate, limits):
+    if tail is None or tail.late >= limits.flat or flatness.is_solved(line):
+        return None
+    if rate is not None and np.median(rate[rate.size // 2 :]) < limits.low_rate * rate.max():
         return None
     since, last = int(line.block_steps[tail.block]), int(line.steps[-1])
     return Finding(

@@ -37,7 +37,6 @@ from optdoctor.curves.level import Floats, curve
 from optdoctor.curves.masked import FILTERED_BY, unmasked, witness
 from optdoctor.curves.spikes import (
     NORMS,
-    SIDE,
     Spike,
     beside_nan,
     highest,
@@ -109,7 +108,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     outliers = [_outlier(trace, rows, spike, blips) for spike in spikes]
     seen = [one for one in outliers if one.blip > BLIP or round(one.used, 2) > limits.update]
     worst = max(seen or outliers, key=lambda one: one.norm / one.usual)
-    known = max(min(max(s.back, s.last + SIDE), level.size - 1) for s in spikes)
+    known = max(min(spike.known, level.size - 1) for spike in spikes)
     return [
         Finding(
             severity=Severity.WARN if seen else Severity.NOTE,

@@ -33,9 +33,10 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from optdoctor import rule
-from optdoctor.curves.scaler import TELLS_OF_UPDATES, Scaler, scaler
+from optdoctor.curves.scaler import NOTHING, TELLS_OF_UPDATES, Scaler, scaler
 from optdoctor.curves.skips import Stretch, crowded, falling, most_within
-from optdoctor.findings import Basis, Evidence, Finding, Knob, Severity, Treatment, When
+from optdoctor.findings import Evidence, Finding, Severity
+from optdoctor.knowledge.loss_scaling import READ_ON, remedies
 from optdoctor.synthetic import falling_loss, make_trace
 from optdoctor.trace import Trace
 
@@ -50,6 +51,8 @@ SEARCH_SKIPS, SEARCH_SCALE = 8, 4.0
 16 a gradient of a mean loss that overflows is larger than 4,000."""
 HARMLESS = 7.0
 """Logarithm of the scale, 128, above which a fall is that of gradients that grew."""
+LATELY = 5
+"""Rows before the first skipped update in which the gradient norm may have grown."""
 PACE = 0.02
 """Share of skipped updates below which a low scale is that of gradients that grew slowly."""
 
@@ -102,7 +105,9 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
             summary=_summary(scale, worst, (since, until), limits),
             steps=(since, until),
             evidence=_evidence(scale, worst, since, limits),
-            treatments=_treatments(trace, worst.kind, since),
+            treatments=(READ_ON,)
+            if worst.kind == "passage"
+            else remedies(since, trace.facts.get("compute_dtype"), _growth(trace, since)),
         )
     ]
 
@@ -132,7 +137,7 @@ def _search(scale: Scaler, limits: Limits) -> _Collapse | None:
     if scale.trailing < limits.skips or not scale.searching[first]:
         return None
     lowest = float(np.nanmin(scale.scales[first:], initial=np.inf))
-    too_low = lowest <= 0 or (scale.trailing >= SEARCH_SKIPS and lowest <= SEARCH_SCALE)
+    too_low = scale.trailing >= SEARCH_SKIPS and lowest <= SEARCH_SCALE
     if not too_low and scale.made.size:
         return None
     return _Collapse("search" if too_low else "passage", (first, scale.steps.size - 1))
@@ -158,6 +163,8 @@ def _low(scale: Scaler, limits: Limits) -> _Collapse | None:
 
 
 def _scale(level: float) -> str:
+    if level <= NOTHING:
+        return "0"
     return f"{2.0**level:,.0f}" if level > -0.5 else f"{2.0**level:.2g}"
 
 
@@ -220,46 +227,15 @@ def _evidence(scale: Scaler, one: _Collapse, since: int, limits: Limits) -> tupl
     return tuple(evidence)
 
 
-def _do(
-    title: str, when: When, basis: Basis, source: str, **changes: tuple[Knob, Knob]
-) -> Treatment:
-    return Treatment(title=title, changes=changes, when=when, basis=basis, source=source)
-
-
-def _treatments(trace: Trace, kind: str, step: int) -> tuple[Treatment, ...]:
-    if kind == "passage":
-        return (
-            _do(
-                "Read on: a search ends at the first update that is made, and stays near its scale",
-                "check",
-                "heuristic",
-                "a scaler starts at 2 to the 16 or the 32 and halves until nothing overflows",
-            ),
-        )
-    precision = trace.facts.get("compute_dtype")
-    changes = {"compute_dtype": ("float16", "bfloat16")} if precision == "float16" else {}
-    return (
-        _do(
-            f"Repeat step {step} without autocast and find the first value that is not finite:"
-            " loss, activation or gradient",
-            "check",
-            "heuristic",
-            "a loss or an activation beyond 65504 overflows before the scale is applied to it",
-        ),
-        _do(
-            "Use bfloat16 autocast, which needs no scaler, in place of float16",
-            "next",
-            "literature",
-            "bfloat16 has the range of float32: Kalamkar et al., arXiv 1905.12322",
-            **changes,
-        ),
-        _do(
-            "Compute softmax, logarithms and attention logits in float32",
-            "next",
-            "heuristic",
-            "they overflow first in float16, and no loss scale reaches a forward pass",
-        ),
-    )
+def _growth(trace: Trace, step: int) -> float:
+    """How many times the norm just before that step is the usual one; 1 where it is not known."""
+    if "grad_norm" not in trace.series:
+        return 1.0
+    norm = trace.series["grad_norm"]
+    known = norm.values[(norm.steps < step) & np.isfinite(norm.values) & (norm.values > 0)]
+    if known.size < 4 * LATELY:
+        return 1.0
+    return min(float(np.median(known[-LATELY:]) / np.median(known)), 1e9)
 
 
 def _run(broken_at: int) -> Trace:

@@ -240,7 +240,7 @@ def _same_place(train: _Line, evaluation: _Line) -> bool:
 
 def _span(line: _Line, spike: Spike) -> tuple[int, int]:
     """First step of a spike, and the step at which it is known that it came back."""
-    known = min(max(spike.back, spike.last + SIDE), line.curve.steps.size - 1)
+    known = min(spike.known, line.curve.steps.size - 1)
     return int(line.curve.steps[spike.first]), int(line.curve.steps[known])
 
 
@@ -354,7 +354,7 @@ def _treatments(trace: Trace, line: _Line, worst: Spike) -> tuple[Treatment, ...
     if missing:
         told.append(
             Treatment(
-                title=f"Record {' and '.join(missing)} at every step",
+                title=f"Record {_listed(missing)} at every step",
                 when="check",
                 safety="safe",
                 source="a norm that rises with the loss names the batch, one step before it the"
@@ -387,6 +387,11 @@ def _treatments(trace: Trace, line: _Line, worst: Spike) -> tuple[Treatment, ...
             )
         )
     return tuple(told)
+
+
+def _listed(words: list[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join([", ".join(words[:-1])] * (len(words) > 1) + words[-1:])
 
 
 def _sick() -> Trace:

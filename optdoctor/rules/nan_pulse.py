@@ -389,6 +389,7 @@ RULE = rule.Rule(
         "resumed_from",
         *FILTERED_BY,
     ),
+    explains=("loss-scale-collapse",),
     check=check,
     limits=Limits(),
     sick=_sick,

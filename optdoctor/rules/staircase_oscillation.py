@@ -172,9 +172,7 @@ def _summary(
         )
     swings = wave.lasting and abs(wave.skew) < -DOWN
     word = "Oscillation: the loss swings" if swings else "Staircase: the loss jumps"
-    order = (
-        f"; an epoch has {epoch[1]:,.4g} steps, so the order of the data makes it" if epoch else ""
-    )
+    order = f"; an epoch has {epoch[1]:,.4g} steps: the order of the data" if epoch else ""
     return f"{word} by {size}{levels} {every}, {times}{order}."
 
 

@@ -2,13 +2,14 @@
 
 ## What it finds
 The level of the training loss, as medians of 40 blocks of the logarithm of the loss plus 5 % of the
-first losses, ends above its best by 0.04 to 0.3 and by more than its own noise allows: less is
-asked of a rise whose slope is steady, and more in fewer than 30 rows. At least half of the highest
+first losses, ends above its best by 0.04 or more and by more than its own noise allows: less is
+asked of a rise whose slope is steady, and more in fewer than 30 rows; in fewer than 20, only one
+above 0.3 is seen. At least half of the highest
 rise must still stand at the end, and more than a trifle of the progress must be lost. The evidence
 says how much, where the largest jump lies, and what the rate, the gradient norm, the evaluation
 loss and the norm of the weights did meanwhile. It is a warning, since the curve alone cannot tell a
-damaged model from harder data; critical where the whole progress is lost, or most of it, and the
-evaluation loss rises too.
+damaged model from harder data; critical where it is above 0.3 by ten standard errors, where the
+whole progress is lost, or most of it while the evaluation loss rises too.
 ## Why it matters
 The updates since the best step made the model worse, or the data or the objective have changed.
 Each further step at this setting costs compute and buys nothing.
@@ -27,7 +28,8 @@ purpose: where the evaluation loss clearly falls meanwhile, the finding is a not
 jump at a resume, after which the stretch that follows is judged by itself. Losses below 0, rewards,
 adversarial losses and diffusion are not judged: nobody knows whether a rise is bad.
 ## Told apart from
-`divergence`: more than 0.3, or more than 0.15 mostly in one jump; a loss has the one or the other.
+`divergence`: it comes fast, in a fifth of the run or less, or triples the loss; a loss has the one
+or the other.
 `bimodal-gap`: the evaluation loss rises alone. `loss-spike`: it comes back by more than half.
 """
 
@@ -37,7 +39,7 @@ import numpy as np
 
 from optdoctor import rule
 from optdoctor.curves.masked import FILTERED_BY
-from optdoctor.curves.rise import Bounds
+from optdoctor.curves.rise import Bounds, is_certain
 from optdoctor.findings import Abstain, Finding, Severity
 from optdoctor.knowledge.rise_case import BESIDE, cases
 from optdoctor.knowledge.rises import finding
@@ -49,8 +51,8 @@ from optdoctor.trace import Trace
 class Limits(rule.Limits):
     """The numbers that this rule judges by."""
 
-    rows: int = 20
-    """Rows, and so blocks: fewer give no level with an error."""
+    rows: int = 8
+    """Rows: from 20 on blocks of them are judged, and below, few single rows."""
     rise: float = 0.04
     """Largest rise above the best level, in logarithms, that passes."""
     errors: float = 4.5
@@ -86,11 +88,14 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
         return found
     told = []
     for about in found:
-        if about.rise.diverges or (about.rate is not None and about.rate.excuses):
+        large = is_certain(about.rise, about.bounds) and about.rise.kept >= limits.kept
+        excused = about.rate is not None and about.rate.excuses
+        if about.rise.diverges or (excused and not large):
             continue
         wasted = about.is_wasted and about.rise.lost > limits.most
         all_lost = about.ends_above_start and about.made_progress
-        severity = Severity.CRITICAL if all_lost or wasted else Severity.WARN
+        lost = all_lost or wasted or (large and not excused)
+        severity = Severity.CRITICAL if lost else Severity.WARN
         if about.is_softened or about.joint is not None:
             severity = Severity.NOTE
         told.append(finding(about, "Drift", severity, limits.most if wasted else limits.lost))

@@ -6,8 +6,8 @@
 
 The logs are those of the exam (tests/curves/exam.py), each handed to every tool as it likes them,
 with its own defaults. One rule for all: a false alarm is a warning or worse on a healthy run; a
-fault counts as found at any severity, under any name that could mean it (`MEANS` below says which,
-in the rivals' favour); ours only under its own name. Slow: a rival looks at all that it has seen at
+fault counts as found at any severity, under any name that could mean it (`MEANS` says which, in the
+rivals' favour); ours only under its own name. Slow: a rival looks at all that it has seen at
 each step.
 """
 
@@ -21,9 +21,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -33,12 +31,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import numpy as np  # noqa: E402 (the path comes first)
 from curves import exam  # noqa: E402
 from curves.figures import Share, right_names  # noqa: E402
+from rival_tools import ASK, CRASHED, MEANS, PINNED, heard, need_rivals  # noqa: E402
 
 from optdoctor.engine import diagnose  # noqa: E402
 from optdoctor.trace import Trace  # noqa: E402
 
 OURS = "optdoctor"
-PINNED = MappingProxyType({"losslint": "0.4.1", "trainpulse": "0.4.0", "training-doctor": "0.1.0"})
 TOOLS = (OURS, *PINNED)
 KINDS = (
     "loss-spike",
@@ -50,36 +48,9 @@ KINDS = (
     "early-plateau",
     "nan-pulse",
 )
-UNSTABLE = frozenset(
-    {"loss-spike", "gradient-outlier", "divergence", "upward-drift", "staircase-oscillation"}
-)
-"""What "instability" or "rate too high" may mean."""
-MEANS: Mapping[tuple[str, str], frozenset[str]] = MappingProxyType(
-    {
-        ("losslint", "nan_inf"): frozenset({"nan-pulse"}),
-        ("losslint", "loss_spike"): UNSTABLE - {"upward-drift"},
-        ("losslint", "divergence"): frozenset({"divergence", "upward-drift"}),
-        ("losslint", "overfit_onset"): frozenset({"bimodal-gap"}),
-        ("losslint", "stagnation"): frozenset({"early-plateau"}),
-        ("losslint", "step_backtrack"): frozenset(),
-        ("losslint", "parse"): frozenset(),
-        ("trainpulse", "nan_detector"): frozenset({"nan-pulse"}),
-        ("trainpulse", "loss_spike"): UNSTABLE - {"upward-drift"},
-        ("trainpulse", "gradient"): UNSTABLE | {"early-plateau"},  # explosion, or vanishing
-        ("trainpulse", "plateau"): frozenset({"early-plateau", "upward-drift"}),
-        ("trainpulse", "learning_rate"): frozenset(),
-        ("training-doctor", "lr_too_high"): UNSTABLE | {"nan-pulse"},
-        ("training-doctor", "lr_too_low"): frozenset({"early-plateau"}),
-        ("training-doctor", "plateau"): frozenset({"early-plateau"}),
-        ("training-doctor", "overfitting"): frozenset({"bimodal-gap"}),
-        ("training-doctor", "gradient_instability"): UNSTABLE | {"nan-pulse", "early-plateau"},
-    }
-)
-"""(tool, what it says) -> the kinds of fault that this may mean. Generous."""
 QUIET = 0.1
 """Share of false alarms below which a rival's misses are compared with ours."""
 MINOR = frozenset({"info", "note"})
-Rows = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -101,20 +72,20 @@ class Said:
     def is_hit(self, tool: str) -> bool:
         if tool == OURS:
             return bool(self.found[tool] & right_names(self.truth, self.kind))
-        meant = {kind for name in self.found[tool] for kind in MEANS[tool, name]}
-        return self.truth in meant
+        meant = {kind for name in self.found[tool] - {CRASHED} for kind in MEANS[tool, name]}
+        return bool(meant & right_names(self.truth))
 
 
 def main() -> None:
     options = _options()
-    _need_rivals()
+    need_rivals()
     tasks = list(
         exam.tasks(
             options.held,
             options.lengths,
             options.seeds,
             views=options.views,
-            sick_views=options.views,
+            short_views=(),
         )
     )
     if options.limit:
@@ -134,11 +105,9 @@ def asked(trace: Trace, about: tuple[Any, ...]) -> Said | None:
     family, group, _, _, view, truth, kind, _, is_visible = about
     if not is_visible or truth not in (*KINDS, exam.HEALTHY):
         return None
-    heard = {
+    answers = {
         OURS: [(f.rule, str(f.severity)) for f in diagnose(trace).findings],
-        "losslint": losslint(trace),
-        "trainpulse": trainpulse(trace),
-        "training-doctor": training_doctor(trace),
+        **{tool: heard(ask, trace) for tool, ask in ASK.items()},
     }
     return Said(
         family=family,
@@ -147,62 +116,11 @@ def asked(trace: Trace, about: tuple[Any, ...]) -> Said | None:
         view=view,
         truth=truth,
         kind=kind,
-        found={tool: frozenset(name for name, _ in said) for tool, said in heard.items()},
+        found={tool: frozenset(name for name, _ in said) for tool, said in answers.items()},
         alarmed=frozenset(
-            tool for tool, said in heard.items() if any(how not in MINOR for _, how in said)
+            tool for tool, said in answers.items() if any(how not in MINOR for _, how in said)
         ),
     )
-
-
-def rows(trace: Trace, names: Sequence[str]) -> Iterator[tuple[int, Rows]]:
-    """(step, {name: value}) in the order of the log."""
-    by_step: dict[int, Rows] = {}
-    for name in names:
-        series = trace.series.get(name)
-        if series is None:
-            continue
-        for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
-            by_step.setdefault(int(step), {})[name] = float(value)
-    yield from sorted(by_step.items())
-
-
-def losslint(trace: Trace) -> list[tuple[str, str]]:
-    """As `losslint check` on a file of JSON lines."""
-    from losslint.checks import run_all_checks
-    from losslint.parsing import RunLog
-
-    log = list(rows(trace, ("loss", "eval_loss", "grad_norm", "lr")))
-    names = {name for _, row in log for name in row}
-    series = {name: [row.get(name) for _, row in log] for name in sorted(names)}
-    findings = run_all_checks(RunLog([step for step, _ in log], series, Path("train.jsonl")))
-    return [(finding.check, finding.severity) for finding in findings]
-
-
-def trainpulse(trace: Trace) -> list[tuple[str, str]]:
-    """As `trainpulse analyze`, which takes the loss, the norm and the rate."""
-    from trainpulse import Monitor
-
-    monitor, names = Monitor(), {"loss": "loss", "grad_norm": "grad_norm", "lr": "learning_rate"}
-    for step, row in rows(trace, tuple(names)):
-        for name, value in row.items():
-            monitor.log(names[name], step, value)
-    return [(alert.detector, alert.severity.value) for alert in monitor.alerts]
-
-
-def training_doctor(trace: Trace) -> list[tuple[str, str]]:
-    """As in a training loop that logs all that its README recommends, each row as it comes."""
-    from training_doctor import Doctor
-
-    doctor = Doctor()
-    doctor._store.get_last = partial(_last, doctor._store)
-    for step, row in rows(trace, ("loss", "lr", "grad_norm", "eval_loss")):
-        doctor.log(step, **row)
-    return [(said.detector_name, said.severity.value) for said in doctor.diagnoses]
-
-
-def _last(store: Any, metric: str, n: int = 1) -> list[Any]:
-    """What its `get_last` gives while rows come in order, without a walk over all of them."""
-    return store.get(metric)[-n:]
 
 
 def page(everything: Collection[Said]) -> str:
@@ -263,6 +181,10 @@ def _verdicts(healthy: Collection[Said], sick: Collection[Said]) -> Iterator[str
     """How ours compares: false alarms with losslint's, misses with those of the quiet ones."""
     ours_only = sum(OURS in s.alarmed and "losslint" not in s.alarmed for s in healthy)
     theirs_only = sum("losslint" in s.alarmed and OURS not in s.alarmed for s in healthy)
+    for tool in PINNED:
+        crashed = sum(CRASHED in said.found[tool] for said in (*healthy, *sick))
+        if crashed:
+            yield f"{tool} crashed on {crashed} of {len(healthy) + len(sick)} logs."
     yield (
         f"False alarms beside losslint: only ours {ours_only}, only its {theirs_only};"
         f" McNemar, exact, p = {mcnemar(ours_only, theirs_only):.3f};"
@@ -301,18 +223,6 @@ def fisher(a: Share, b: Share) -> float:
     seen = chance(a.count)
     possible = range(max(0, total - b.of), min(total, a.of) + 1)
     return min(1.0, sum(p for x in possible if (p := chance(x)) <= seen * (1 + 1e-9)))
-
-
-def _need_rivals() -> None:
-    """Ends with one sentence where a rival is missing, or is another release."""
-    wanted = " ".join(f"{name}=={version}" for name, version in PINNED.items())
-    for name, version in PINNED.items():
-        try:
-            found = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            sys.exit(f"{name} is not installed: pip install {wanted}")
-        if found != version:
-            sys.exit(f"{name} is {found}, but {version} is compared here: pip install {wanted}")
 
 
 def _note_the_look(everything: Collection[Said], options: argparse.Namespace) -> None:

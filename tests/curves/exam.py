@@ -1,6 +1,7 @@
 """Sits the exam: which rules speak, and what the baseline says, on healthy and sick runs."""
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -10,8 +11,9 @@ import numpy as np
 
 from curves.baseline import margins
 from curves.faults import FAULTS
+from curves.recorded import recorded
 from curves.runs import Floats, Run
-from curves.views import ALL_VIEWS, CHANNELS, VIEWS, trace_of
+from curves.views import ALL_VIEWS, CHANNELS, SHORT_VIEWS, VIEWS, trace_of
 from optdoctor.engine import diagnose
 from optdoctor.findings import Severity, Status
 from optdoctor.trace import Trace
@@ -132,38 +134,51 @@ def tasks(
     held: bool,
     lengths: Collection[int],
     seeds: int,
-    sick_seeds: int = 1,
     first: int = 0,
-    **about: object,
+    views: tuple[str, ...] = tuple(VIEWS),
+    short_views: tuple[str, ...] = tuple(SHORT_VIEWS),
 ) -> Iterator[Task]:
-    """Every run of the exam: each family at each length with each seed, and the recorded ones."""
-    faults = tuple(FAULTS)
+    """Every run of the exam: each family at each length with each seed, and the recorded ones.
+
+    Faults go into the first seed. Short and rounded logs are looked at on the second length.
+
+    Args:
+        first: the first seed; recorded runs come with 0 alone.
+    """
+    every_fault, second = tuple(FAULTS), sorted(lengths)[:2][-1]
+    some_short = tuple(view for view in ("12 rows", "30 rows") if view in short_views)
     for name in families(held):
-        for seed in range(first, first + seeds):
-            for n in lengths:
-                chosen = faults if seed < first + sick_seeds else ()
-                if likeness(name, MADE_UP) != "other":
-                    chosen = chosen or PROMISED
-                chosen = () if name in UNSUITED else chosen
-                yield Task(held, name, n, seed, faults=chosen, **about)  # type: ignore[arg-type]
-    seen: dict[str, int] = {}
+        for n in lengths:
+            healthy = (*views, *short_views) if n == second else views
+            sick = (*views, *some_short) if n == second else views if n < second else views[:1]
+            for seed in range(first, first + seeds):
+                if name in UNSUITED:
+                    yield Task(held, name, n, seed, views=healthy)
+                elif seed == first:
+                    yield Task(held, name, n, seed, False, every_fault, healthy, sick)
+                else:
+                    is_likely = likeness(name, MADE_UP) != "other"
+                    chosen = PROMISED if is_likely else ()
+                    yield Task(held, name, n, seed, False, chosen, healthy, ("raw",))
+    if first:
+        return
+    seen: Counter[str] = Counter()
     for place, record in enumerate(records(held)):
-        seen[record.family] = seen.get(record.family, 0) + 1
-        if first:
-            continue
-        chosen = faults if seen[record.family] <= 2 * sick_seeds else PROMISED
-        chosen = chosen if record.healthy else ()
-        yield Task(held, record.family, place, record.seed, True, chosen, **about)  # type: ignore[arg-type]
+        seen[record.family] += 1
+        about = (held, record.family, place, record.seed, True)
+        if seen[record.family] == 1:
+            chosen = every_fault if record.healthy else ()
+            yield Task(*about, chosen, (*views, *short_views), views)
+        else:
+            yield Task(*about, PROMISED if record.healthy else (), views, ("raw",))
 
 
 @cache
 def records(held: bool) -> tuple:  # type: ignore[type-arg]
     """The recorded runs; none where they have not been recorded yet."""
     try:
-        from curves.recorded import recorded
-
         return recorded(held=held)
-    except (FileNotFoundError, ImportError):
+    except FileNotFoundError:
         return ()
 
 
@@ -187,7 +202,8 @@ def sit(task: Task, judge: Callable[[Trace, tuple], Any] | None = None) -> list[
     results = []
     for view in task.views:
         trace = trace_of(run, view, logged)
-        about = (task.family, group, task.n, task.seed, view, truth, truth, 0.0, True)
+        kind = truth if truth == HEALTHY else f"recorded {truth}"
+        about = (task.family, group, task.n, task.seed, view, truth, kind, 0.0, True)
         results.append(judge(trace, about))
     for kind in task.faults:
         sick = FAULTS[kind](run, rng)

@@ -64,12 +64,16 @@ def level(run: Run, values: Floats) -> Floats:
     return np.log(values + softening(run))
 
 
-def moved(run: Run, by: Floats, evaluations: bool = True) -> Run:
-    """The run with `by` [n] added to the level of its loss, and of its evaluations."""
-    changed = replace(run, loss=raised(run.loss, by, run), clean=raised(run.clean, by, run))
+def moved(run: Run, by: Floats, of: Run | None = None, evaluations: bool = True) -> Run:
+    """The run with `by` [n] added to the level of its loss, and of its evaluations.
+
+    `of` is the run that doses are measured on, where that is another.
+    """
+    of = of or run
+    changed = replace(run, loss=raised(run.loss, by, of), clean=raised(run.clean, by, of))
     if not evaluations:
         return changed
-    return replace(changed, eval_loss=raised(run.eval_loss, by[run.eval_steps - 1], run))
+    return replace(changed, eval_loss=raised(run.eval_loss, by[run.eval_steps - 1], of))
 
 
 def frozen(run: Run, at: int) -> Run:
@@ -149,7 +153,7 @@ def divergence(run: Run, rng: Rng, dose: float) -> Sick:
     """The loss leaves its trend over 1 to 20 % of the run, rises by `dose` and stays."""
     at, width = _place(run, rng, 0.3, 0.75), rng.uniform(0.01, 0.2)
     ramp = np.clip((time(len(run)) - (at + 1) / len(run)) / width, 0, 1)
-    changed = moved(frozen(run, at), dose * ramp)
+    changed = moved(frozen(run, at), dose * ramp, run)
     changed = bumped(changed, at, float(np.exp(rng.uniform(0.3, 1.5))), len(run))
     return _sick(changed, run, "divergence", "divergence", dose, at)
 
@@ -159,7 +163,7 @@ def partial_return(run: Run, rng: Rng, dose: float) -> Sick:
     at, tail = _place(run, rng, 0.3, 0.7), rng.uniform(0.01, 0.05) * len(run)
     since = np.arange(len(run)) - at
     extra = rng.uniform(1, 2) * np.exp(-np.maximum(since, 0) / tail)
-    changed = moved(frozen(run, at), np.where(since >= 0, dose * (1 + extra), 0.0))
+    changed = moved(frozen(run, at), np.where(since >= 0, dose * (1 + extra), 0.0), run)
     changed = bumped(changed, at, float(np.exp(rng.uniform(1, 3))), 3)
     return _sick(changed, run, "divergence", "rise that falls back", dose, at)
 
@@ -168,7 +172,7 @@ def upward_drift(run: Run, rng: Rng, dose: float) -> Sick:
     """The loss turns and creeps up by `dose` to the end of the run."""
     at = _place(run, rng, 0.3, 0.7)
     ramp = np.clip((np.arange(len(run)) - at) / (len(run) - 1 - at), 0, 1)
-    changed = moved(frozen(run, at), dose * ramp)
+    changed = moved(frozen(run, at), dose * ramp, run)
     return _sick(changed, run, "upward-drift", "drift", dose, at)
 
 
@@ -200,7 +204,7 @@ def bimodal_gap(run: Run, rng: Rng, dose: float) -> Sick | None:
     ramp = np.clip((np.arange(len(run)) - at) / (len(run) - 1 - at), 0, 1)
     fall = max(0.1, dose / 2) * rng.uniform(1, 3)
     changed = moved(run, -fall * ramp, evaluations=False)
-    turned = moved(frozen(run, at), dose * ramp)
+    turned = moved(frozen(run, at), dose * ramp, run)
     changed = replace(changed, eval_loss=turned.eval_loss)
     return _sick(changed, run, "bimodal-gap", "overfitting", dose, at)
 

@@ -90,7 +90,7 @@ def factor_at(alarms: Sequence[float], allowed: float) -> float:
 class Errors(NamedTuple):
     """Ours beside the baseline's at no more false alarms than ours; ratios with their 95 %.
 
-    Errors are means over shapes, so that it does not matter how many kinds of one there are.
+    Errors are means over shapes of means over kinds, however many runs of each there are.
     """
 
     count: int
@@ -122,10 +122,10 @@ def errors(results: Collection[Result], rng: np.random.Generator, draws: int = 2
     of_ill = [[i for i, r in enumerate(ill) if r.family == name] for name in names]
     our_alarm = np.array([bool(r.alarms) for r in well])
     missed = np.array([not is_hit(r) for r in ill])
-    false, reach, of_shape = _false(well), _reach(ill), _shape_of(ill)
+    false, reach, of_kind = _false(well), _reach(ill), _kinds_of(ill)
 
     def compare(w: Ints, i: Ints) -> tuple[float, float, float, float]:
-        allowed, weight = float(our_alarm[w].mean()), weights(of_shape[i])
+        allowed, weight = float(our_alarm[w].mean()), weights(of_kind[i])
         factor = factor_at(false[w].max(axis=1), allowed)
         theirs = float(weight @ (reach[i].max(axis=1) < factor))
         limits = tuned(false[w], reach[i], weight, int(allowed * len(w) + 1e-9))
@@ -136,14 +136,14 @@ def errors(results: Collection[Result], rng: np.random.Generator, draws: int = 2
     drawn = []
     for _ in range(draws):
         chosen = rng.integers(len(names), size=len(names))
-        w, i = (
-            np.concatenate([rng.choice(of[c], len(of[c])) for c in chosen if of[c]]).astype(int)
-            for of in (of_well, of_ill)
-        )
+        w, i = (_drawn(of, chosen, rng) for of in (of_well, of_ill))
+        if not (len(w) and len(i)):
+            continue  # with few families a draw may hold no sick run
         _, one, several, own = compare(w, i)
         drawn.append((own / max(one, 1e-9), own / max(several, 1e-9)))
-    (low, tuned_low), (high, tuned_high) = np.quantile(drawn, [0.025, 0.975], axis=0).tolist()
-    weight = weights(of_shape)
+    bounds = np.quantile(drawn or [(np.nan, np.nan)], [0.025, 0.975], axis=0)
+    (low, tuned_low), (high, tuned_high) = bounds.tolist()
+    weight = weights(of_kind)
     return Errors(
         count=len(ill),
         ours=ours,
@@ -163,14 +163,27 @@ def errors(results: Collection[Result], rng: np.random.Generator, draws: int = 2
     )
 
 
-def weights(shapes: Ints) -> Floats:
-    """[runs]: each shape counts the same, however many kinds and runs of it there are."""
-    _, place, counts = np.unique(shapes, return_inverse=True, return_counts=True)
-    return np.asarray(1 / counts[place] / len(counts), np.float64)
+def _drawn(of: Sequence[Sequence[int]], families: Ints, rng: np.random.Generator) -> Ints:
+    """Places of runs: as many of each drawn family as it has, with repetition."""
+    drawn = [rng.choice(of[f], len(of[f])) for f in families if of[f]]
+    return np.concatenate(drawn).astype(np.int64) if drawn else np.empty(0, np.int64)
 
 
-def _shape_of(results: Sequence[Result]) -> Ints:
-    return np.array([SHAPES.index(r.truth) for r in results])
+def weights(kinds: Ints) -> Floats:
+    """[runs]: each shape counts the same, and within it each kind.
+
+    Args:
+        kinds: [runs, 2] numbers of the shape and of the kind.
+    """
+    distinct, place, counts = np.unique(kinds, axis=0, return_inverse=True, return_counts=True)
+    shapes, kinds_of_shape = np.unique(distinct[:, 0], return_counts=True)
+    of_kind = kinds_of_shape[np.searchsorted(shapes, distinct[:, 0])] * counts * len(shapes)
+    return np.asarray(1 / of_kind[place.ravel()], np.float64)
+
+
+def _kinds_of(results: Sequence[Result]) -> Ints:
+    names = sorted({r.kind for r in results})
+    return np.array([(SHAPES.index(r.truth), names.index(r.kind)) for r in results])
 
 
 def tuned(false: Floats, reach: Floats, weight: Floats, allowed: int) -> Floats:
@@ -187,10 +200,11 @@ def tuned(false: Floats, reach: Floats, weight: Floats, allowed: int) -> Floats:
     while True:
         best, gain = None, -1.0
         for shape in range(false.shape[1]):
-            below = false[:, shape][false[:, shape] < limits[shape]]
+            margins = false[:, shape]
+            next_alarm = margins[margins < limits[shape]].max(initial=0)
             lower = limits.copy()
-            lower[shape] = below.max(initial=0)
-            if not lower[shape] or (false >= lower).any(axis=1).sum() > allowed:
+            lower[shape] = np.nextafter(margins[margins < next_alarm].max(initial=0), np.inf)
+            if not next_alarm or (false >= lower).any(axis=1).sum() > allowed:
                 continue
             named = float(weight @ (reach >= lower).any(axis=1))
             if named > gain:

@@ -159,10 +159,11 @@ def _alarms_by_family(results: Sequence[Result]) -> str:
 def _by_rule(results: Sequence[Result]) -> str:
     main = [r for r in results if r.view in VIEWS]
     well = figures.healthy(main)
+    whole = {r.curve for r in main if r.kind not in (*PROMISED, HEALTHY)}  # with every fault
     spoken = sorted({rule for r in well for rule in r.alarms} | {*SHAPES, *OTHER_SYMPTOMS})
     rows = []
     for rule in spoken:
-        ill = figures.sick(main, {rule})
+        ill = [r for r in figures.sick(main, {rule}) if r.curve in whole]
         raw = [r for r in ill if r.view == "raw"]
         alarms_of = Share(sum(rule in r.alarms for r in well), len(well))
         missed = [
@@ -264,7 +265,7 @@ def _errors(results: Sequence[Result]) -> str:
         "baseline's own limits",
     ]
     note = (
-        f"Share not named, the mean over {', '.join(SHAPES)}; in round brackets, what does not "
+        f"Share not named, a mean over {', '.join(SHAPES)} and their kinds; in round brackets, what does not "
         "count our notes as hits. The baseline's limits are widened, by one factor or by one for "
         "each shape chosen in its favour on these very runs, until it alarms no more often than "
         "we do.\n\n"

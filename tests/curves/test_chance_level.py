@@ -48,7 +48,7 @@ def test_a_slow_fall_to_a_guessed_level_is_none_but_to_a_told_one_is() -> None:
 
 def test_what_leaves_chance_at_the_end_is_none() -> None:
     learned = np.full(400, math.log(10))
-    learned[-40:] *= np.linspace(1, 0.8, 40)
+    learned[-24:] *= np.linspace(1, 0.8, 24)
     assert found_at(np.full(400, math.log(10))) == "ln 10"
     assert found_at(learned) == ""
 

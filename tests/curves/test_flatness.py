@@ -42,6 +42,25 @@ def test_a_steady_decline_within_the_noise_of_a_row_is_one() -> None:
     assert np.mean([one.declines for one in flat]) <= 0.02
 
 
+def test_a_small_steady_decline_is_told_by_its_slope() -> None:
+    long = [
+        flatness.from_the_start(line(noisy(3 * np.exp(-0.018 * T), seed=s))) for s in range(100)
+    ]
+    assert np.mean([one.declines for one in long]) > 0.75
+    assert np.mean([one.fall >= 3 * one.error for one in long]) < 0.7
+
+
+def test_what_declines_or_begins_in_mid_run_is_not_said_to_hardly_fall() -> None:
+    for clean, is_told in ((np.full(N, 3.0), True), (3 * np.exp(-0.03 * T), False)):
+        curve_ = line(noisy(clean))
+        found = flatness.from_the_start(curve_)
+        assert flatness.hardly_falls(curve_, found, 0.5) is is_told
+    late = make_trace(loss=noisy(np.full(N, 3.0)), steps={"loss": 9000 + np.arange(N)})
+    curve_ = curve(late.series["loss"])
+    assert curve_ is not None
+    assert not flatness.hardly_falls(curve_, flatness.from_the_start(curve_), 0.5)
+
+
 def test_a_fast_early_fall_is_added_to_the_bound() -> None:
     early = np.full(N, 3.0)
     early[:4] += [1.0, 0.6, 0.3, 0.1]

@@ -66,6 +66,12 @@ def test_a_steep_fall_from_a_shelf_promises_nothing() -> None:
     assert margin(noisy(shelf, 0)) < 1
 
 
+@pytest.mark.parametrize("pace", [8, 10, 15])
+def test_a_loss_that_converges_exponentially_keeps_its_course(pace: float) -> None:
+    margins = [margin(noisy(0.7 + 2 * np.exp(-pace * T), seed, 0.01)) for seed in range(9)]
+    assert np.median(margins) < 1.2
+
+
 def test_a_course_is_one_of_steps_and_not_of_rows() -> None:
     steps = np.unique(np.geomspace(1, 100_000, 300).astype(np.int64))
     assert margin(4.0 * steps.astype(float) ** -0.12, steps) < 1

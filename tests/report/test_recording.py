@@ -8,6 +8,7 @@ import pytest
 
 from optdoctor.channels import CHANNELS, Axis
 from optdoctor.engine import _explained_by, diagnose
+from optdoctor.findings import Differential, NotExamined
 from optdoctor.knowledge.recording import HOW, HOW_IN, TELLS, how
 from optdoctor.report import document, explain, markdown, page, text
 from optdoctor.report.recording import MOST, to_record
@@ -48,8 +49,8 @@ def test_the_channel_that_decides_most_comes_first() -> None:
     first, second = to_record(diagnose(broken()), broken())
     assert (first.channel, first.causes) == ("grad_norm", ("bad-batch", "nonfinite-gradient"))
     assert str(first) == (
-        "grad_norm (what clip_grad_norm_ returns, with each loss) tells whether the gradient or the "
-        "loss broke first"
+        "grad_norm (what clip_grad_norm_ returns, with each loss) tells whether the gradient or"
+        " the loss broke first"
     )
     assert (second.channel, second.causes) == ("loss_scale", ())
 
@@ -62,6 +63,20 @@ def test_what_is_logged_already_or_cannot_be_is_not_asked_for() -> None:
     assert names(broken(compute_dtype="bfloat16")) == ["grad_norm"]
     own = replace(broken(), reader="run-record")
     assert names(own) == [], "the doctor was there"
+
+
+def test_a_cause_that_lacks_more_than_a_log_can_hold_is_not_promised() -> None:
+    diagnosis = diagnose(broken())
+    lacking = (
+        NotExamined("bad-batch", missing=("grad_norm", "eps")),
+        NotExamined("nonfinite-gradient", missing=("first_nonfinite_step|grad_norm",)),
+        NotExamined("loss-scale-collapse", reason="too few rows"),
+    )
+    finding = replace(diagnosis.findings[0], causes=Differential(not_examined=lacking))
+    first = to_record(replace(diagnosis, findings=(finding,)), broken())[0]
+    assert (first.channel, first.causes) == ("grad_norm", ("nonfinite-gradient",))
+    found = replace(finding, causes=Differential(found=("bad-batch",), not_examined=lacking))
+    assert to_record(replace(diagnosis, findings=(found,)), broken()) == ()
 
 
 def test_a_healthy_run_and_a_note_ask_for_nothing() -> None:

@@ -104,6 +104,13 @@ def test_the_step_of_a_jump_is_known_to_a_row(noise: float, interval: int) -> No
     assert found(trace).steps[0] == 614 * interval
 
 
+def test_a_large_rise_that_its_noise_nearly_explains_is_a_warning() -> None:
+    loud, calm = (found(noisy(0.0, 12, 0.5)(times)) for times in (2.0, 4.0))
+    assert 4.5 < told(loud, "over its standard error") <= 10
+    assert loud.severity is Severity.WARN
+    assert calm.severity is Severity.CRITICAL
+
+
 def test_a_large_rise_diverges_however_many_steps_it_takes() -> None:
     for height in (1.2, 30.0):
         finding = found(make_trace(loss=rising(height)))
@@ -194,6 +201,14 @@ def test_ten_rows_are_enough_for_a_gross_divergence(rows: tuple[float, ...], uni
     assert finding.steps[0] == (7 if rows is STAYING else 4)
 
 
+def test_few_rows_that_explode_at_once_are_told_against_the_first_one_or_two() -> None:
+    finding = found(make_trace(loss=(1.6, 1.4, 6.4, 6.1, 5.5, 4.9, 4.9, 4.6)))
+    assert " jumps from the 1.497 of its first two rows to 4.7" in finding.summary
+    assert finding.steps == (3, 8)
+    assert finding.treatments[0].title == "Restart with a tenth of the rate"
+    assert is_clear(make_trace(loss=(2.6, 2.4, 4.4, 4.1, 4.5, 4.2, 4.4, 4.1))), "not twice"
+
+
 def test_rows_in_unbroken_rise_are_counted_where_their_noise_hides_the_jump() -> None:
     rows = (3.0, 2.0, 6.0, 1.0, 5.0, 1.1, 1.2, 2.0, 2.1, 4.0, 4.1)
     assert told(found(make_trace(loss=rows)), "unbroken rise") == 6
@@ -205,6 +220,26 @@ def test_few_rows_that_come_back_or_have_as_much_noise_are_nothing() -> None:
     assert is_clear(make_trace(loss=(*STAYING, 1.2)))
     assert is_clear(make_trace(loss=STAYING[:8])), "two rows may be a spike"
     assert is_clear(make_trace(loss=(4.0, 1.0, 3.0, 0.9, 2.8, 1.2, 1.1, 1.3, 2.0, 3.1, 2.2)))
+
+
+def test_few_rows_diverge_by_the_size_that_many_do() -> None:
+    low = np.log(1.05) - 0.002 * np.arange(12)
+    steep, even = np.repeat([0, 1], [7, 5]), np.array([*[0] * 7, 1 / 3, 2 / 3, 1, 1, 1])
+
+    def is_found(rise: float, course: Floats) -> bool:
+        return not is_clear(make_trace(loss=np.exp(low + rise * course) - 0.05))
+
+    assert [is_found(rise, steep) for rise in (0.12, 0.2, 0.4)] == [False, True, True]
+    assert [is_found(rise, even) for rise in (0.12, 0.2, 0.4)] == [False, False, True]
+
+
+def test_an_evaluation_at_the_step_of_the_jump_comes_after_it() -> None:
+    at = np.arange(20, 401, 20)
+    evaluation = np.where(at < 240, 2.4, 4.8)
+    trace = make_trace(loss=jumping(3.0, at=239), eval_loss=evaluation, steps={"eval_loss": at})
+    finding = found(trace)
+    assert finding.steps[0] == 240
+    assert told(finding, "over that of step 239; it rises too") == 2.0
 
 
 def test_seven_rows_are_too_few() -> None:
@@ -332,6 +367,7 @@ def test_a_jump_at_a_resume_is_told_as_a_joint() -> None:
     assert " at the resume at step 250 and stays there for 151 steps" in small.summary
     assert told(small, "was resumed") == 250
     assert "before and after step 250" in small.treatments[0].title
+    assert not any("weights had been loaded" in e.what for e in small.evidence)
     large = found(make_trace(loss=jumping(1.6, at=249), events=resume))
     assert large.severity is Severity.WARN
     assert found(make_trace(loss=jumping(1.6, at=249))).severity is Severity.CRITICAL

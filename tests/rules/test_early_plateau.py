@@ -575,8 +575,16 @@ def test_a_loss_that_leaves_its_own_course_is_a_note_with_what_did_not_come() ->
         finding = only_finding(make_trace(loss=course(0.0) * flat(1.0, 0.01, seed=seed)))
         assert finding.severity is Severity.NOTE
         assert "left its course at step" in finding.summary
+        assert "converged or stalled" in finding.summary
         assert 60 <= finding.steps[0] <= 160
         assert is_clear(make_trace(loss=course(1.0) * flat(1.0, 0.01, seed=seed)))
+
+
+def test_a_stop_long_after_the_rate_was_cut_is_not_the_schedules() -> None:
+    lr = np.where(T < 0.1, 1.0, 1e-3)
+    finding = only_finding(make_trace(loss=course(0.0, 0.35) * flat(1.0, 0.005), lr=lr))
+    assert finding.severity is Severity.NOTE
+    assert "with the learning rate at 0.1 % of its peak" in finding.summary
 
 
 def test_a_stop_with_the_rate_is_the_schedules_however_its_fall_is_measured() -> None:
@@ -587,7 +595,7 @@ def test_a_stop_with_the_rate_is_the_schedules_however_its_fall_is_measured() ->
     assert is_clear(make_trace(loss=course(1.0) * flat(1.0, 0.005), lr=lr))
 
 
-def healed(loss: Floats, rows: int = 30) -> Floats:
+def healed(loss: Floats, rows: int = 20) -> Floats:
     """The loss drops to half in its last rows."""
     dropped = loss.copy()
     dropped[-rows:] *= np.linspace(0.9, 0.5, rows)
@@ -601,6 +609,20 @@ def test_a_plateau_that_heals_before_the_end_is_silent() -> None:
     assert is_clear(beside(healed(SLOW), update_unchanged=sampled(0.9)))
 
 
+def test_a_stop_that_begins_to_heal_is_silent() -> None:
+    stopped = 0.5 + 2 * np.exp(-5 * np.minimum(T, 0.3))
+    assert "left its course" in only_finding(make_trace(loss=stopped)).summary
+    stopped[-20:] *= np.linspace(0.99, 0.93, 20)
+    assert is_clear(make_trace(loss=stopped))
+
+
+def test_few_rows_have_to_be_flatter() -> None:
+    swing = (-1.0) ** np.arange(36)
+    assert not is_clear(make_trace(loss=3.3 * np.exp(0.012 * swing)))
+    assert is_clear(make_trace(loss=3.3 * np.exp(0.02 * swing)))
+    assert not is_clear(make_trace(loss=3.3 * np.exp(0.02 * (-1.0) ** np.arange(40))))
+
+
 def test_what_still_improves_beside_a_flat_loss_makes_it_a_note() -> None:
     loss, at = flat(noise=0.005), {"metric:accuracy": 1 + 10 * np.arange(40)}
     rising = {"metric:accuracy": np.linspace(0.2, 0.6, 40)}
@@ -611,6 +633,11 @@ def test_what_still_improves_beside_a_flat_loss_makes_it_a_note() -> None:
     finding = only_finding(make_trace({"loss": loss, **still}, steps=at))
     assert finding.severity is Severity.WARN
     assert finding.evidence[1].channel == "metric:accuracy"
+    barely = {"metric:accuracy": np.linspace(0.2, 0.202, 40)}
+    assert not is_calm(make_trace({"loss": loss, **barely}, steps=at))
+    noisy = {"metric:accuracy": 0.2 + 0.2 * np.random.default_rng(1).uniform(-1, 1, 40)}
+    noisy["metric:accuracy"][-20:] += 0.03
+    assert not is_calm(make_trace({"loss": loss, **noisy}, steps=at))
     steps = {"eval_loss": at["metric:accuracy"]}
     falling = make_trace(loss=loss, eval_loss=np.linspace(3, 1, 40), steps=steps)
     assert "yet the evaluation loss still falls from 2.5" in only_finding(falling).summary
@@ -629,8 +656,10 @@ def test_it_says_what_to_record_next_time() -> None:
 def test_thirty_epochs_without_progress_are_a_warning() -> None:
     assert not is_calm(epochs(flat(noise=0.003, rows=30)))
     assert is_calm(make_trace(loss=flat(noise=0.003, rows=30)))
-    told = make_trace(loss=flat(noise=0.003, rows=30), epoch=np.arange(30.0))
-    assert not is_calm(told)
+    for epochs_, is_short in ((30, False), (5, True)):
+        epoch = np.linspace(0, epochs_, 30)
+        told = make_trace(loss=flat(noise=0.003, rows=30), epoch=epoch)
+        assert is_calm(told) is is_short
 
 
 @pytest.mark.parametrize("family", DEVELOPMENT)

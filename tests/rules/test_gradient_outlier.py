@@ -220,3 +220,10 @@ def test_norms_of_zero_are_left_out() -> None:
     outcome = examine(RULE, make_trace(grad_norm=np.zeros(100)))
     assert outcome.status is Status.ABSTAINED
     assert "0 norms are positive numbers" in str(outcome.reason)
+
+
+@pytest.mark.parametrize("later", [3, 4, 5, 8])
+def test_it_is_known_three_rows_later(later: int) -> None:
+    norm = outlying().series["grad_norm"].values
+    assert findings(make_trace(grad_norm=norm[:253])) == ()
+    assert only(make_trace(grad_norm=norm[: 251 + later])).steps == (251, 254)

@@ -29,6 +29,7 @@ def found(trace: Trace) -> dict[str, Severity]:
         ("staircase-oscillation", "sum"),
         ("early-plateau", "sum"),
         ("upward-drift", "sum"),
+        ("divergence", "sum"),
     ],
 )
 def test_a_shape_that_the_form_makes_by_itself_is_not_judged(rule: str, form: str) -> None:

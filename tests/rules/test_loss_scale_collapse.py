@@ -252,7 +252,7 @@ def test_a_search_after_a_resume_is_silent() -> None:
     trace = make_trace(loss=falling_loss(600), loss_scale=later_on, steps=steps)
     assert severity(trace) is Severity.WARN  # nothing tells that it is one
     events = [Event(5001, "resume")]
-    trace = make_trace(loss=falling_loss(300), loss_scale=2.0**levels, steps=resumed, events=events)
+    trace = make_trace(loss=falling_loss(600), loss_scale=later_on, steps=steps, events=events)
     assert severity(trace) is None
 
 
@@ -317,6 +317,31 @@ def test_a_fall_to_a_scale_that_loses_no_gradient_is_silent() -> None:
     assert severity(fallen(8, 30, start=16)) is None
 
 
+def test_ten_halvings_up_to_the_last_row_are_a_standstill_without_any_word_of_skips() -> None:
+    falling = 16.0 - np.maximum(np.arange(300) - 289, 0)
+    assert severity(powers(falling)) is Severity.CRITICAL
+    assert severity(powers(falling[:-1])) is Severity.WARN
+
+
+def test_a_scale_at_its_floor_need_not_fall() -> None:
+    at = range(300, 320, 4)
+    assert severity(broken(at, scale=1.0)) is Severity.WARN
+    assert severity(broken(at, scale=1024.0)) is None
+
+
+def test_a_scale_of_zero_is_a_run_that_stands_still() -> None:
+    scales = np.where(np.arange(400) < 250, 2.0**16, 0.0)
+    finding = only_finding(make_trace(loss=falling_loss(400), loss_scale=scales))
+    assert "stands still" in finding.summary
+    assert finding.steps == (250, 400)
+
+
+def test_a_search_from_a_scale_of_one_is_silent() -> None:
+    falling = np.concatenate([np.zeros(20), -np.arange(6.0)])
+    assert severity(powers(falling)) is None
+    assert severity(powers([*falling, *[-6] * 200])) is None
+
+
 def test_ten_skipped_updates_in_the_midst_are_a_warning_with_their_numbers() -> None:
     largest = np.full(1000, 0.1)
     largest[400:410] = np.inf
@@ -365,6 +390,7 @@ def test_a_thinned_run_keeps_its_judgement() -> None:
     whole, thin = only_finding(trace), only_finding(trace.thinned(500))
     assert thin.severity is whole.severity is Severity.CRITICAL
     assert abs(thin.steps[0] - whole.steps[0]) <= 8
+    assert "1,000 were skipped" in thin.summary
 
 
 @settings(max_examples=40, deadline=None)
@@ -421,3 +447,26 @@ def test_treatments_are_those_that_can_help() -> None:
     )
     changes = [dict(t.changes) for t in only_finding(half).treatments if t.changes]
     assert changes == [{"compute_dtype": ("float16", "bfloat16")}]
+
+
+@pytest.mark.parametrize("grown", [1.0, 20.0])
+def test_a_lower_rate_is_offered_where_the_gradient_had_grown(grown: float) -> None:
+    sick = RULE.sick()
+    norms = np.ones(400)
+    norms[290:300], norms[300:] = grown, np.nan
+    steps = {name: series.steps for name, series in sick.series.items()}
+    values = {name: series.values for name, series in sick.series.items()}
+    trace = make_trace(values, grad_norm=norms, steps=steps)
+    titles = "; ".join(t.title for t in only_finding(trace).treatments)
+    assert ("a lower learning rate: the gradient norm had grown 20 times" in titles) == (grown > 3)
+
+
+def test_a_nan_loss_before_it_is_named_as_its_cause() -> None:
+    sick = RULE.sick()
+    loss = falling_loss()
+    loss[250:] = np.nan
+    steps = {name: series.steps for name, series in sick.series.items()}
+    values = {name: series.values for name, series in sick.series.items()}
+    trace = make_trace({**values, "loss": loss}, steps=steps)
+    finding = next(f for f in diagnose(trace).findings if f.rule == RULE.name)
+    assert finding.causes.found == ("nan-pulse",)

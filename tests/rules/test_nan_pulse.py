@@ -404,6 +404,13 @@ def test_infinite_losses_of_other_updates_are_a_warning(trace: Trace) -> None:
     assert only_finding(trace).severity is Severity.WARN
 
 
+def test_a_search_that_never_ends_is_no_note() -> None:
+    trace = make_trace(
+        loss=[INF] * 5, step_skipped=[1] * 5, loss_scale=2.0 ** np.arange(16, 11, -1)
+    )
+    assert only_finding(trace).severity is Severity.CRITICAL
+
+
 def test_a_scaler_that_searches_with_finite_losses_is_nothing() -> None:
     assert examine(RULE, searching(bad=0)).status is Status.CLEAR
 

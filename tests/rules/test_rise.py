@@ -68,6 +68,27 @@ def test_the_figures_of_few_rows_are_those_of_the_obvious_calculation() -> None:
     assert rise.errors == pytest.approx(height / (noise * math.sqrt(2 / 3) * leeway), abs=0.01)
 
 
+def test_few_rows_show_a_divergence_or_nothing() -> None:
+    low = np.log(1.05) - 0.002 * np.arange(12)
+    for rise, course_of in (
+        (0.1, np.repeat([0, 1], [7, 5])),
+        (0.2, np.clip(np.arange(12) / 4 - 1.5, 0, 1)),
+    ):
+        assert gravest(line_of(make_trace(loss=np.exp(low + rise * course_of) - 0.05))) is None
+
+
+def test_blocks_of_single_rows_have_a_quarter_more_leeway() -> None:
+    loss = np.append(falling_loss(400)[::30], np.full(12, 3.0))
+    line, many = line_of(make_trace(loss=loss)), line_of(make_trace(loss=np.repeat(loss, 2)))
+    few = figure(make_trace(loss=loss))
+    expected = few.height / (0.82 * line.block_error) / (1 + 6 / loss.size) / 1.25
+    assert few.errors == pytest.approx(expected, rel=2e-3)
+    double = figure(make_trace(loss=np.repeat(loss, 2)))
+    assert double.errors == pytest.approx(
+        double.height / (0.82 * many.block_error) / many.leeway, rel=2e-3
+    )
+
+
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("rows", [8, 11, 16, 29])
 def test_few_equal_rows_exceed_the_limit_less_often_than_in_one_of_two_hundred(

@@ -1,5 +1,6 @@
 """What the contract cannot know of `staircase-oscillation`."""
 
+import time
 from collections.abc import Callable
 from functools import cache
 
@@ -8,6 +9,7 @@ import pytest
 from curve_families import FAMILIES, VIEWS, Floats
 from judging import gravity
 
+from optdoctor.curves.folded import rises_once
 from optdoctor.curves.trend import trend
 from optdoctor.engine import examine
 from optdoctor.findings import Abstain, Finding, Severity, Status
@@ -113,7 +115,7 @@ AT_LIMIT = {
         lambda: turn(spiked_rate, 0.0, 0.4)[1],
     ),
     "amplitude": (lambda: turn(quiet, 0.02, 0.06)[0], lambda: turn(quiet, 0.02, 0.06)[1]),
-    "spacing": (lambda: peaks(*[85, 115] * 3), lambda: peaks(*[86, 114] * 3)),
+    "spacing": (lambda: peaks(*[115, 85] * 3), lambda: peaks(*[114, 86] * 3)),
     "spacing of the rate": (lambda: uneven_rate(85, 115), lambda: uneven_rate(86, 114)),
     "amplitude of jumps": (
         lambda: turn(low_peaks, 0.02, 0.06)[0],
@@ -251,6 +253,111 @@ def test_three_periods_are_too_few() -> None:
     assert not is_clear(run(sine(0.5, 100)))
 
 
+@pytest.mark.parametrize("cycles", [4.4, 5, 6, 8])
+def test_a_slow_saw_of_few_cycles_is_found(cycles: float) -> None:
+    rows = 1000
+    period = rows / cycles
+    part = np.arange(rows) % period / period
+    finding = only_finding(_slow(part, rows))
+    assert finding.severity is Severity.WARN
+    assert finding.period == pytest.approx(period, rel=0.05)
+
+
+def _slow(part: Floats, rows: int) -> Trace:
+    return make_trace(loss=falling_loss(rows, noise=0.03) * np.exp(0.4 * (1 - part)))
+
+
+def test_three_rises_or_uneven_ones_are_no_wave() -> None:
+    rows = 1000
+    assert is_clear(_slow(np.arange(rows) % 333 / 333, rows))
+    starts = np.array([0, 150, 420, 560, 900])
+    since = np.arange(rows) - starts[np.searchsorted(starts, np.arange(rows), "right") - 1]
+    assert is_clear(_slow(np.minimum(since / 200, 1), rows))
+
+
+def test_rises_that_stay_are_no_wave() -> None:
+    stairs = 0.3 * (np.arange(1000) // 200)
+    assert is_clear(make_trace(loss=2.0 * np.exp(0.03 * _noise(1000) + stairs)))
+
+
+def _noise(rows: int) -> Floats:
+    return np.random.default_rng(0).standard_normal(rows)
+
+
+def test_a_few_missing_rows_do_not_hide_a_period() -> None:
+    trace = run(spikes(0.6))
+    kept = np.random.default_rng(0).random(N) > 0.15
+    kept[::50] = True
+    steps = np.arange(1, N + 1)[kept]
+    loss = trace.series["loss"].values[kept]
+    finding = only_finding(make_trace(loss=loss, steps={"loss": steps}))
+    assert " about every 50 steps" in finding.summary
+    assert finding.steps[0] % 50 == 1
+
+
+def test_of_rows_at_uneven_distances_the_longest_even_part_is_judged() -> None:
+    steps = np.concatenate([np.arange(1, 101), 100 + 10 * np.arange(1, 401)])
+    wave = np.where(steps % 500 == 0, 0.8, 0.0)
+    loss = falling_loss(500) * np.exp(wave)
+    finding = only_finding(make_trace(loss=loss, steps={"loss": steps}))
+    assert " about every 500 steps" in finding.summary
+    uneven = np.cumsum(np.random.default_rng(0).integers(1, 200, 300))
+    outcome = examine(RULE, make_trace(loss=falling_loss(300), steps={"loss": uneven}))
+    assert outcome.status is Status.ABSTAINED
+    assert "at one distance" in (outcome.reason or "")
+
+
+@pytest.mark.parametrize("period", [53, 60])
+def test_a_wave_far_above_the_noise_is_no_moving_average(period: int) -> None:
+    assert only_finding(run(sine(0.15, period, 400), noise=0.01)).severity is Severity.WARN
+
+
+def test_a_short_saw_in_noise_is_no_mixed_order() -> None:
+    wave = saw(0.22, 16, 1000)
+    wave[:260] = 0
+    for seed in range(6):
+        assert only_finding(run(wave, noise=0.05, seed=seed)).severity is Severity.WARN
+
+
+def test_short_stairs_that_lead_down_are_silent_though_a_trend_glides_ahead_of_them() -> None:
+    smoothed = VIEWS["moving average"]
+    for seed in range(20_000, 20_060):
+        loss = FAMILIES["epoch staircase"](400, np.random.default_rng(seed))
+        assert is_clear(make_trace(loss=loss[::5])), seed
+        assert is_clear(make_trace(loss=smoothed(loss))), seed
+
+
+def test_a_dip_of_the_size_of_the_noise_is_no_second_top() -> None:
+    places = np.array([0.0, 1.0, 2.0, 1.9, 3.0, 2.0, 1.0])
+    assert rises_once(places, 0.05)
+    assert not rises_once(places, 0.01)
+    assert not rises_once(np.array([0.0, 2.0, 1.0, 3.0, 2.0, 1.0, 0.5]), 1.0)
+
+
+def test_five_jumps_have_to_come_at_more_even_distances_than_seven() -> None:
+    assert is_clear(peaks(*[113, 87] * 2))
+    assert not is_clear(peaks(*[113, 87] * 3))
+    assert not is_clear(peaks(*[109, 91] * 2))
+
+
+def test_the_sentence_says_from_which_loss_to_which_and_how_often() -> None:
+    loss = np.where(np.arange(N) % 50 == 0, 3.0, 2.0) * np.exp(0.005 * _noise(N))
+    finding = only_finding(make_trace(loss=loss))
+    assert "from 2 to 3" in finding.summary
+    assert "about every 50 steps, 10 times since step 101 (limit 3 %)" in finding.summary
+    negative = only_finding(make_trace(loss=loss - 5))
+    assert "of its range" in negative.summary
+
+
+def test_many_short_periods_are_counted_in_a_blink() -> None:
+    rows = 65_536
+    wave = np.where(np.arange(rows) % 5 == 0, 0.5, 0.0)
+    trace = run(wave, grad_norm=gradient_norms(rows), max_grad_norm=3.0)
+    before = time.process_time()
+    only_finding(trace)
+    assert time.process_time() - before < 1.5  # ten times what it takes
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_a_loss_that_falls_at_each_epoch_is_silent(known: bool) -> None:
     loss = falling_loss(N, noise=0.01) * 0.85 ** (np.arange(N) // 60)
@@ -291,7 +398,8 @@ def test_halves_and_multiples_of_the_epoch_are_its_order_too(length: int) -> Non
 
 
 def test_rows_that_are_epochs_tell_no_length() -> None:
-    assert only_finding(run(saw(0.4, 20), epoch=np.arange(1, N + 1))).severity is Severity.WARN
+    trace = run(spikes(1.0, 4), noise=0.005, epoch=np.arange(1, N + 1))
+    assert only_finding(trace).severity is Severity.WARN
 
 
 def test_a_rate_that_restarts_with_the_period_is_silent() -> None:

@@ -2,8 +2,10 @@
 
 import pytest
 
+from optdoctor.readers import read_source
 from optdoctor.reading.log import Log
 from optdoctor.reading.overflow_lines import add_overflow
+from optdoctor.reading.reader import Source, Unreadable
 
 STAMP = "[2026-01-02 03:04:05,678] [INFO] "
 
@@ -118,3 +120,12 @@ def test_the_same_overflow_after_another_row_is_another_skipped_update() -> None
         add_overflow(line, log)
         log.row({"loss": 2.5}, step)
     assert log.trace("log", "test").series["step_skipped"].rows == 3
+
+
+def test_a_paste_of_nothing_but_overflows_is_read() -> None:
+    said = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to {}"
+    lines = [said.format(2.0**power) for power in range(15, 9, -1)]
+    trace = read_source(Source("\n".join(lines).encode(), "paste.txt"))
+    assert trace.series["loss_scale"].values.tolist() == [2.0**power for power in range(15, 9, -1)]
+    with pytest.raises(Unreadable):  # two of them in a text make no log of it
+        read_source(Source("\n".join([*lines[:2], "and so on"]).encode(), "paste.txt"))

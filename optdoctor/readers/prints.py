@@ -14,6 +14,7 @@ from optdoctor.channels import is_channel
 from optdoctor.reading.epoch_clock import EpochClock
 from optdoctor.reading.lazy_regex import lazy
 from optdoctor.reading.log import Log
+from optdoctor.reading.overflow_lines import says_overflow
 from optdoctor.reading.printed_names import (
     DATA,
     EVALUATION,
@@ -76,6 +77,7 @@ _COLON = lazy(PAIRS[":"])
 _WORTH_A_LOOK = lazy(r"(?i)los|epoch|step|iter|\blr\b|learning|grad|reward")
 _SNIFFED_LINES = 20_000
 _LEAST_ROWS = 2
+_LEAST_OVERFLOWS = 3
 _MAX_HEADING = 120  # characters
 
 
@@ -97,7 +99,10 @@ def _sniff(head: Head) -> int:
         else:
             sure += 1
     losses = sure + alike(spaced)
-    return losses if losses >= _LEAST_ROWS else 0
+    if losses < _LEAST_ROWS:  # people paste what a gradient scaler says, and nothing else
+        overflows = sum(map(says_overflow, told))
+        return overflows if overflows >= _LEAST_OVERFLOWS else 0
+    return losses
 
 
 def _read(source: Source, log: Log) -> None:

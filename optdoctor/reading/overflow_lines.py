@@ -23,6 +23,11 @@ _SPELLINGS = tuple(
 )
 
 
+def says_overflow(line: str) -> bool:
+    """Whether a gradient scaler says in this line that it skipped an update."""
+    return "scale" in line and any(spelling.search(line) for spelling in _SPELLINGS)
+
+
 def add_overflow(line: str, log: Log) -> bool:
     """Adds a gradient scaler's word that it skipped the next update; False where it says none.
 

@@ -249,10 +249,12 @@ def _flat(trace: Trace, line: Curve, limits: Limits) -> Finding | None:
     begins = flatness.begins(line)
     first, tenth, last = (int(line.steps[row]) for row in (0, line.steps.size // 10, -1))
     known = is_flat and begins and not found.declines
-    where = "from the start" if begins else f"in this log, which begins at step {first}"
+    where = "is flat from the start" if is_flat else "shows no fall beyond its noise"
+    if not begins:
+        where = f"is flat in this log, which begins at step {first}"
     return Finding(
         _gravity(trace, line) if known else Severity.NOTE,
-        f"Plateau: the loss is flat {where}: near {loss_near(line, -1):.4g} it"
+        f"Plateau: the loss {where}: near {loss_near(line, -1):.4g} it"
         f" {_fell(found.upper)} from step {tenth} to step {last} (limit {100 * limit:.2g} %).",
         (tenth, last),
         (_percent("loss", "fall from the first tenth on, at most", found.upper, limit),),
@@ -271,12 +273,12 @@ def _off_course(trace: Trace, line: Curve, rate: Floats | None, limits: Limits) 
     known = ""
     if rate is not None:
         at = rate[np.searchsorted(line.steps, since)] / rate.max()
-        known = f", with the learning rate at {100 * at:.2g} % of its peak"
+        known = f", with the learning rate at {100 * at:.3g} % of its peak"
     return Finding(
         Severity.NOTE,
         f"Plateau: the loss left its course at step {since}{known}, and has stayed near"
         f" {loss_near(line, -1):.4g} since, converged or stalled: of a further fall of"
-        f" {100 * found.predicted:.2g} % to step {last}, {100 * max(found.came, 0):.2g} % came"
+        f" {100 * found.predicted:.3g} % to step {last}, {100 * max(found.came, 0):.3g} % came"
         f" ({found.margin:.2f} times what shows a stop, limit {limits.shortfall:.2g}).",
         (since, last),
         (Evidence("loss", "stop against its course", found.margin, limits.shortfall, "1"),),

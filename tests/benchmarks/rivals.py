@@ -66,13 +66,14 @@ class Said:
     kind: str
     found: Mapping[str, frozenset[str]]
     """{tool: its names for what it found, at any severity}."""
-    alarmed: frozenset[str]
-    """Tools that warned, or worse."""
+    warned: Mapping[str, frozenset[str]]
+    """{tool: those that are a warning, or worse}."""
 
-    def is_hit(self, tool: str) -> bool:
+    def is_hit(self, tool: str, *, warnings_only: bool = False) -> bool:
+        names = (self.warned if warnings_only else self.found)[tool] - {CRASHED}
         if tool == OURS:
-            return bool(self.found[tool] & right_names(self.truth, self.kind))
-        meant = {kind for name in self.found[tool] - {CRASHED} for kind in MEANS[tool, name]}
+            return bool(names & right_names(self.truth, self.kind))
+        meant = {kind for name in names for kind in MEANS[tool, name]}
         return bool(meant & right_names(self.truth))
 
 
@@ -117,9 +118,10 @@ def asked(trace: Trace, about: tuple[Any, ...]) -> Said | None:
         truth=truth,
         kind=kind,
         found={tool: frozenset(name for name, _ in said) for tool, said in answers.items()},
-        alarmed=frozenset(
-            tool for tool, said in answers.items() if any(how not in MINOR for _, how in said)
-        ),
+        warned={
+            tool: frozenset(name for name, how in said if how not in MINOR)
+            for tool, said in answers.items()
+        },
     )
 
 
@@ -145,20 +147,22 @@ def page(everything: Collection[Said]) -> str:
         chosen = [said for said in sick if said.truth == kind]
         lines.append(_line(f"{kind}: missed", len(chosen), [_missed(chosen, t) for t in TOOLS]))
     lines.append(_line("all kinds: missed", len(sick), [_missed(sick, tool) for tool in TOOLS]))
+    unwarned = [_missed(sick, tool, warnings_only=True) for tool in TOOLS]
+    lines.append(_line("all kinds: not warned of", len(sick), unwarned))
     lines += ["", *_promised(sick), "", *_verdicts(healthy, sick)]
     return "\n".join(lines)
 
 
 def _alarms(chosen: Collection[Said], tool: str) -> Share:
-    return Share(sum(tool in said.alarmed for said in chosen), len(chosen))
+    return Share(sum(bool(said.warned[tool]) for said in chosen), len(chosen))
 
 
 def _spoke(chosen: Collection[Said], tool: str) -> Share:
     return Share(sum(bool(said.found[tool]) for said in chosen), len(chosen))
 
 
-def _missed(chosen: Collection[Said], tool: str) -> Share:
-    return Share(sum(not said.is_hit(tool) for said in chosen), len(chosen))
+def _missed(chosen: Collection[Said], tool: str, **how: bool) -> Share:
+    return Share(sum(not said.is_hit(tool, **how) for said in chosen), len(chosen))
 
 
 def _line(name: str, count: int, shares: Sequence[Share]) -> str:
@@ -179,8 +183,8 @@ def _promised(sick: Collection[Said]) -> Iterator[str]:
 
 def _verdicts(healthy: Collection[Said], sick: Collection[Said]) -> Iterator[str]:
     """How ours compares: false alarms with losslint's, misses with those of the quiet ones."""
-    ours_only = sum(OURS in s.alarmed and "losslint" not in s.alarmed for s in healthy)
-    theirs_only = sum("losslint" in s.alarmed and OURS not in s.alarmed for s in healthy)
+    ours_only = sum(bool(s.warned[OURS]) > bool(s.warned["losslint"]) for s in healthy)
+    theirs_only = sum(bool(s.warned["losslint"]) > bool(s.warned[OURS]) for s in healthy)
     for tool in PINNED:
         crashed = sum(CRASHED in said.found[tool] for said in (*healthy, *sick))
         if crashed:
@@ -190,20 +194,36 @@ def _verdicts(healthy: Collection[Said], sick: Collection[Said]) -> Iterator[str
         f" McNemar, exact, p = {mcnemar(ours_only, theirs_only):.3f};"
         f" Fisher p = {fisher(_alarms(healthy, OURS), _alarms(healthy, 'losslint')):.3f}."
     )
-    for tool in PINNED:
-        share = _alarms(healthy, tool)
-        if share.value >= QUIET:
-            yield f"{tool} alarms on {share.value:.0%} of healthy curves: its misses do not count."
-            continue
-        worse = []
-        for kind in KINDS:
-            chosen = [said for said in sick if said.truth == kind]
-            ours, theirs = _missed(chosen, OURS).count, _missed(chosen, tool).count
-            if ours > theirs:
-                worse.append(f"{kind} ({ours} against {theirs})")
-        ours, theirs = _missed(sick, OURS).count, _missed(sick, tool).count
-        more = "; more of ours: " + ", ".join(worse) if worse else "; on no kind more of ours"
-        yield f"Misses in total beside {tool}: ours {ours}, its {theirs}{more}."
+    for what, speaks, how in SCORINGS:
+        yield ""
+        yield f"{what}:"
+        for tool in PINNED:
+            share = speaks(healthy, tool)
+            if share.value >= QUIET:
+                yield f"- {tool} speaks on {share.value:.0%} of healthy logs: no comparison."
+            else:
+                yield f"- {_compared(sick, tool, how)}"
+
+
+def _compared(sick: Collection[Said], tool: str, how: Mapping[str, bool]) -> str:
+    """Our misses beside those of a rival that is quiet on healthy runs."""
+    worse = []
+    for kind in KINDS:
+        chosen = [said for said in sick if said.truth == kind]
+        ours, theirs = _missed(chosen, OURS, **how).count, _missed(chosen, tool, **how).count
+        if ours > theirs:
+            worse.append(f"{kind} ({ours} against {theirs})")
+    ours, theirs = _missed(sick, OURS, **how).count, _missed(sick, tool, **how).count
+    more = "more of ours on " + ", ".join(worse) if worse else "on no kind more of ours"
+    return f"{tool} misses {theirs} in total, ours {ours}; {more}."
+
+
+SCORINGS = (
+    ("Alarms are warnings, a fault is found at any severity", _alarms, {}),
+    ("Warnings alone, for both", _alarms, {"warnings_only": True}),
+    ("Whatever is said, for both", _spoke, {}),
+)
+"""Notes may not be free: a tool that says a plateau in every long run misses none."""
 
 
 def mcnemar(ours: int, theirs: int) -> float:

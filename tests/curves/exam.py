@@ -3,14 +3,14 @@
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from curves.baseline import margins
-from curves.faults import FAULTS
+from curves.faults import FAULTS, level
 from curves.recorded import recorded
 from curves.runs import Floats, Run
 from curves.views import ALL_VIEWS, CHANNELS, SHORT_VIEWS, VIEWS, trace_of
@@ -107,6 +107,8 @@ class Result:
     margins: Mapping[str, float]
     """Of the baseline."""
     crashed: tuple[str, ...] = ()
+    noise: float = 0.0
+    """Spread of one row of the healthy run, on the scale of doses."""
 
     @property
     def alarms(self) -> tuple[str, ...]:
@@ -217,7 +219,16 @@ def sit(task: Task, judge: Callable[[Trace, tuple], Any] | None = None) -> list[
                 task.family, group, task.n, task.seed, view, sick.truth, kind, sick.dose, is_visible
             )  # fmt: skip
             results.append(judge(trace, about))
-    return results
+    noise = noise_of(run)
+    return [replace(r, noise=noise) if isinstance(r, Result) else r for r in results]
+
+
+def noise_of(run: Run) -> float:
+    """Spread of one row on the scale of doses, from differences of neighbours."""
+    steps = np.diff(level(run, run.loss)[np.isfinite(run.loss)])
+    if not steps.size:
+        return 0.0
+    return float(1.4826 * np.median(np.abs(steps - np.median(steps))) / np.sqrt(2))
 
 
 def as_run(record) -> Run:  # type: ignore[no-untyped-def]

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,8 @@ Each run of `scripts/validate_curves.py --held` adds a line. No limit was moved 
 |---|---|---|---|---|---|---|
 """
 TITLES = {"development": "Development families", "held": "Families held apart"}
+QUIET = 0.1
+"""Noise of one row, in log(loss), above which a rise by half is lost in it: four times as much."""
 PAGE_HEAD = """# How often the curve rules are wrong
 
 Written by `scripts/validate_curves.py`. A false alarm is a warning or worse on a healthy run; a hit
@@ -217,15 +219,17 @@ def _hits_by_dose(results: Sequence[Result]) -> str:
 def _promised(results: Sequence[Result]) -> str:
     rows = []
     raw = [r for r in figures.sick(results, (*SHAPES, *OTHER_SYMPTOMS)) if r.view == "raw"]
-    for like in ("pretraining", "fine-tuning", "other", "from scratch"):
-        for kind in PROMISED:
-            chosen = [r for r in raw if r.kind == kind and likeness(r.family, r.group) == like]
+    for kind, like in product(PROMISED, ("pretraining", "fine-tuning", "from scratch", "other")):
+        alike = [r for r in raw if r.kind == kind and likeness(r.family, r.group) == like]
+        for what, is_quiet in ((f"up to {QUIET}", True), (f"above {QUIET}", False)):
+            chosen = [r for r in alike if (r.noise <= QUIET) == is_quiet]
             if chosen:
                 warned = figures.hits(chosen, alarms_only=True)
                 missed = Counter(r.family for r in chosen if not figures.is_hit(r))
                 where = ", ".join(f"{name} {count}" for name, count in missed.most_common())
-                rows.append([like, kind, _share(figures.hits(chosen)), _share(warned), where])
-    return _table(["like", "fault", "named", "warned", "missed in"], rows)
+                shares = _share(figures.hits(chosen)), _share(warned)
+                rows.append([kind, like, what, *shares, where])
+    return _table(["fault", "like", "noise of a row", "named", "warned", "missed in"], rows)
 
 
 def _errors_by_view(results: Sequence[Result], draws: int) -> list[tuple[str, figures.Errors]]:
@@ -265,10 +269,10 @@ def _errors(results: Sequence[Result]) -> str:
         "baseline's own limits",
     ]
     note = (
-        f"Share not named, a mean over {', '.join(SHAPES)} and their kinds; in round brackets, what does not "
-        "count our notes as hits. The baseline's limits are widened, by one factor or by one for "
-        "each shape chosen in its favour on these very runs, until it alarms no more often than "
-        "we do.\n\n"
+        f"Share not named, a mean over {', '.join(SHAPES)} and their kinds; in round brackets, "
+        "what does not count our notes as hits. The baseline's limits are widened, by one factor "
+        "or by one for each shape chosen in its favour on these very runs, until it alarms no more "
+        "often than we do.\n\n"
     )
     return note + _table(head, rows)
 

@@ -1,14 +1,17 @@
 """A changed curve has the verdict that follows from the change: no label is needed to test that."""
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from curves.families import FAMILIES
-from curves.faults import FAULTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from curves.families import FAMILIES
+from curves.faults import Sick, bimodal_gap, divergence
+from curves.views import trace_of
 from optdoctor.engine import diagnose
 from optdoctor.findings import Finding, Severity
 from optdoctor.rule import SYMPTOMS
@@ -17,15 +20,18 @@ from optdoctor.store import Series
 from optdoctor.synthetic import make_trace
 from optdoctor.trace import Trace
 
-SICK = {rule.name: rule.sick() for rule in RULES if rule.name in SYMPTOMS}
+CURVES = SYMPTOMS - {"nonfinite-gradient"}
+"""A counter is none."""
+SICK = {rule.name: rule.sick() for rule in RULES if rule.name in CURVES}
 LOSSES = ("loss", "eval_loss")
-seeds = st.integers(0, 2**32 - 1)
 each_symptom = pytest.mark.parametrize("name", SICK)
+each_but_a_plateau = pytest.mark.parametrize("name", sorted(SICK.keys() - {"early-plateau"}))
+"""Chance is a number, and of a log that begins in mid-run nobody knows how flat it started."""
 
 
 def found(trace: Trace) -> dict[str, Finding]:
     """{symptom: its gravest finding}."""
-    return {f.rule: f for f in reversed(diagnose(trace).findings) if f.rule in SYMPTOMS}
+    return {f.rule: f for f in reversed(diagnose(trace).findings) if f.rule in CURVES}
 
 
 def alarms(trace: Trace) -> set[str]:
@@ -43,30 +49,27 @@ def changed(trace: Trace, *, times: float = 1.0, shift: int = 0, apart: int = 1)
         return series.steps * apart + shift
 
     values = {
-        name: series.values * (times if name in LOSSES else 1) for name, series in trace.series.items()
+        name: series.values * (times if name in LOSSES else 1)
+        for name, series in trace.series.items()
     }
     events = [replace(event, step=event.step * apart + shift) for event in trace.events]
     at = {name: steps(series) for name, series in trace.series.items()}
     return make_trace({**trace.facts, **values}, steps=at, events=events, tensors=trace.tensors)
 
 
-@each_symptom
-@settings(max_examples=12)
+@each_but_a_plateau
+@settings(max_examples=12, deadline=None, derandomize=True)
 @given(power=st.integers(-30, 30))
 def test_the_unit_of_a_loss_changes_no_verdict(name: str, power: int) -> None:
     trace = SICK[name]
     other = changed(trace, times=2.0**power)
-    if name == "early-plateau":  # chance is a number
-        return
     assert judged(other) == judged(changed(trace)), f"times 2 to the power {power}"
 
 
-@each_symptom
-@settings(max_examples=8)
+@each_but_a_plateau
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(shift=st.integers(1, 10**9))
 def test_a_log_that_begins_later_tells_the_same_at_later_steps(name: str, shift: int) -> None:
-    if name == "early-plateau":  # nothing is known of the start of such a run
-        return
     here, there = judged(changed(SICK[name])), judged(changed(SICK[name], shift=shift))
     assert there == {
         rule: (gravity, (first + shift, last + shift))
@@ -75,7 +78,7 @@ def test_a_log_that_begins_later_tells_the_same_at_later_steps(name: str, shift:
 
 
 @each_symptom
-@settings(max_examples=8)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(apart=st.integers(2, 1000))
 def test_the_distance_of_the_rows_changes_no_verdict(name: str, apart: int) -> None:
     here, there = judged(changed(SICK[name])), judged(changed(SICK[name], apart=apart))
@@ -104,6 +107,29 @@ def test_a_rise_that_has_healed_is_no_rise(name: str) -> None:
     best = float(np.median(np.sort(loss)[:20]))
     healed = np.concatenate([loss, best * np.linspace(1, 0.9, 2 * loss.size)])
     assert alarms(make_trace(loss=healed)) & {"divergence", "upward-drift"} == set()
+
+
+@pytest.mark.parametrize("fault", [divergence, bimodal_gap])
+@pytest.mark.parametrize("times", [2, 4])
+def test_every_second_row_tells_what_all_rows_tell(fault: Callable[..., Sick], times: int) -> None:
+    every, told = Counter[bool](), 0
+    for place, family in enumerate(FAMILIES.values()):
+        rng = np.random.default_rng(place)
+        sick = fault(family(1000, rng), rng, 0.8)
+        if sick is None or sick.truth not in alarms(trace_of(sick.run, "raw")):
+            continue
+        told += 1
+        rows = np.arange(times - 1, 1000, times)
+        fewer = replace(sick.run, loss=sick.run.loss[rows])
+        trace = make_trace(
+            loss=fewer.loss,
+            eval_loss=fewer.eval_loss,
+            steps={"loss": rows + 1, "eval_loss": fewer.eval_steps},
+            loss_kind="falling",
+        )
+        every[sick.truth in alarms(trace)] += 1
+    assert told >= 12
+    assert every[False] <= 1, every
 
 
 def tailed(trace: Trace, rows: int) -> dict[str, np.ndarray]:

@@ -27,7 +27,7 @@ def test_an_interval_ends_where_the_counts_would_be_an_accident(count: int, of: 
     low, high = rate.interval
     exact = [comb(of, k) * high**k * (1 - high) ** (of - k) for k in range(count + 1)]
     assert low <= count / of <= high
-    assert count == of or sum(exact) < 0.1  # and nearly as the exact binomial has it
+    assert count == of or sum(exact) < 0.2  # and nearly as the exact binomial has it
 
 
 def test_a_rate_is_printed_with_its_counts_and_its_interval() -> None:

@@ -13,6 +13,8 @@ from curves.faults import FAULTS
 from curves.views import ALL_VIEWS, trace_of
 from judging import gravity
 
+from optdoctor.curves import flatness
+from optdoctor.curves.masked import loss_curve
 from optdoctor.engine import examine
 from optdoctor.findings import Finding, Severity, Status
 from optdoctor.rules.early_plateau import RULE
@@ -617,10 +619,20 @@ def test_a_stop_that_begins_to_heal_is_silent() -> None:
 
 
 def test_few_rows_have_to_be_flatter() -> None:
-    swing = (-1.0) ** np.arange(36)
-    assert not is_clear(make_trace(loss=3.3 * np.exp(0.012 * swing)))
-    assert is_clear(make_trace(loss=3.3 * np.exp(0.02 * swing)))
-    assert not is_clear(make_trace(loss=3.3 * np.exp(0.02 * (-1.0) ** np.arange(40))))
+    def within(low: float, high: float, rows: int) -> Trace:
+        """A flat run whose upper bound lies between two limits, and which does not decline."""
+        for seed in range(200):
+            trace = make_trace(loss=flat(noise=0.03, rows=rows, seed=seed))
+            line = loss_curve(trace)
+            assert line is not None
+            found = flatness.from_the_start(line)
+            if low < found.upper < high and flatness.hardly_falls(line, found, high):
+                return trace
+        raise AssertionError("no such run")
+
+    assert not is_clear(within(0.03, 0.047, 36))
+    assert is_clear(within(0.049, 0.079, 36))
+    assert not is_clear(within(0.049, 0.079, 40))
 
 
 def test_what_still_improves_beside_a_flat_loss_makes_it_a_note() -> None:

@@ -13,13 +13,17 @@ from optdoctor.curves.level import BLOCKS, Curve, Floats
 DIVERGED = 0.3
 """Rise in logarithms that is a divergence if it comes fast, and certain in any case."""
 FAST = 0.35
-"""Share of such a rise in three blocks of 40 from which it is fast: it took a fifth of the run."""
+"""Share of such a rise in three blocks of 40 from which it is fast: it took a fifth of the run. Of
+few rows, one to three are that part, and up to two fifths of them count."""
 FAR = 1.0
 """Rise in logarithms that is a divergence, however slowly it came."""
 ABRUPT = 0.6
 """Share of a rise in one jump of three blocks of 40 from which it is called abrupt."""
 JUMPED = 0.15
 """Rise in logarithms that is a divergence if it is abrupt: in less, noise looks abrupt too."""
+EXPLODED = 4.6
+"""Least rise of few rows above all rows before, in logarithms, that no noise explains: a hundred
+times."""
 DOUBLED = 0.7
 """Rise in logarithms above the first row, or two of few, that is told: one row is no level."""
 FEW, MANY = 20, 30
@@ -47,9 +51,10 @@ class Bounds(NamedTuple):
 
 USUAL = Bounds()
 
-Way = Literal["blocks", "start", "few", "first", "run"]
+Way = Literal["blocks", "start", "few", "first", "run", "gap"]
 """How a rise is measured: in blocks, from the best; in blocks, from the very first loss; in few
-rows, from their lowest three in a row; likewise from the first one or two; from row to row."""
+rows, from their lowest three in a row; likewise from the first one or two; from row to row; from
+the rows before a gap that none after it falls back into."""
 
 
 class Rise(NamedTuple):
@@ -59,7 +64,7 @@ class Rise(NamedTuple):
     way: Way
     best: int  # block: the middle one of the lowest three, 0 for the first loss
     height: float  # end above best
-    errors: float  # height in its standard errors, over the leeway; rows in a run
+    errors: float  # height in its standard errors, over the leeway; rows in a run; a gap
     slope_errors: float  # slope since the best, likewise; 0 where not measured
     kept: float  # height over the highest rise since
     jump: float  # largest rise over three blocks of 40, over height
@@ -113,6 +118,8 @@ def beyond(rise: Rise, bounds: Bounds) -> bool:
         return False
     if rise.way == "run":
         return rise.is_large and rise.errors > BY_CHANCE
+    if rise.way == "gap":
+        return rise.errors > EXPLODED
     if rise.way == "few":
         return rise.is_gross and rise.errors > bounds.few_errors
     if rise.way == "first":  # a moving average that begins with one low batch climbs without a jump
@@ -126,14 +133,17 @@ def beyond(rise: Rise, bounds: Bounds) -> bool:
 def is_certain(rise: Rise, bounds: Bounds) -> bool:
     """Whether it is large and so far beyond noise that it is told even while it comes back."""
     return rise.is_large and (
-        rise.way in ("few", "first", "run") or rise.errors > bounds.large_errors
+        rise.way in ("few", "first", "run", "gap") or rise.errors > bounds.large_errors
     )
 
 
 def _rises(line: Curve) -> list[Rise]:
     rows = line.losses.size
     found = [rise_of(line)] if rows >= FEW else []
-    found += [rise_from_start(line)] if rows >= MANY else [rise_of_few(line), run_up(line)]
+    if rows >= MANY:
+        found.append(rise_from_start(line))
+    else:
+        found += [rise_of_few(line), run_up(line), explosion(line)]
     return [rise for rise in found if rise is not None]
 
 
@@ -216,6 +226,23 @@ def run_up(line: Curve) -> Rise | None:
     return _rise(line, "run", first, ends, errors=later.size, later=later)
 
 
+def explosion(line: Curve) -> Rise | None:
+    """The widest gap between all rows before and all after it, three at least, of few.
+
+    Losses that exploded differ by factors among themselves: their noise says nothing of the gap.
+    """
+    level = line.level
+    highest = np.maximum.accumulate(level)[:-3]
+    lowest = np.minimum.accumulate(level[::-1])[::-1][1:-2]
+    last = int(np.argmax(lowest - highest))
+    gap = float(lowest[last] - highest[last])
+    if gap <= 0:
+        return None
+    ends = float(level[max(last - 2, 0) : last + 1].mean()), float(level[-3:].mean())
+    later = np.append(ends[0], level[last + 1 :])
+    return _rise(line, "gap", last, ends, errors=gap, later=later)
+
+
 def _rise(
     line: Curve,
     way: Way,
@@ -230,7 +257,7 @@ def _rise(
     level, end = ends
     height = end - level
     first = float(line.blocks[0])
-    start = max(first, float(np.median(line.level[:3])))
+    start = max(first, float(np.median(line.level[: 3 if best else 1])))
     low, now = line.loss_at(level), line.loss_at(end)
     progress = line.loss_at(first) - low
     lost = min(now - low, 10 * progress) / progress if progress > 0 else 10.0

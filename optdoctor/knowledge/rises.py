@@ -5,7 +5,16 @@ import numpy as np
 from optdoctor.curves import meanwhile
 from optdoctor.curves.level import Curve
 from optdoctor.curves.rates import RATE_ROSE
-from optdoctor.curves.rise import ABRUPT, BY_CHANCE, DIVERGED, DOUBLED, JUMPED, Bounds, Rise
+from optdoctor.curves.rise import (
+    ABRUPT,
+    BY_CHANCE,
+    DIVERGED,
+    DOUBLED,
+    EXPLODED,
+    JUMPED,
+    Bounds,
+    Rise,
+)
 from optdoctor.findings import Evidence, Finding, Severity
 from optdoctor.knowledge.rise_case import CLEARLY_FELL, CLEARLY_ROSE, Case
 from optdoctor.knowledge.rise_remedies import NORM_MOVED, treatments
@@ -58,7 +67,12 @@ def _scale(line: Curve) -> str:
 
 def _measured(about: Case, lost: float) -> list[Evidence]:
     rise, bounds, scale = about.rise, about.bounds, _scale(about.line)
-    low = {"start": "its first value", "first": "its first rows", "few": "its lowest three rows"}
+    low = {
+        "start": "its first value",
+        "first": "its first rows",
+        "few": "its lowest three rows",
+        "gap": "the rows before",
+    }
     limit = {"start": DOUBLED, "first": DOUBLED, "run": DIVERGED}.get(rise.way)
     if limit is None:
         limit = DIVERGED if rise.is_large else JUMPED if rise.is_gross else bounds.height
@@ -79,6 +93,9 @@ def _certainty(rise: Rise, bounds: Bounds) -> list[Evidence]:
     if rise.way == "run":
         what = "rows in unbroken rise to the end; chance brings one more than the limit once in 720"
         return [Evidence("loss", what, rise.errors, BY_CHANCE, "rows")]
+    if rise.way == "gap":
+        what = "all rows since above all rows before, in logarithms: by a factor of 100 at 4.6"
+        return [Evidence("loss", what, rise.errors, EXPLODED, "1")]
     what = "the rise over its standard error"
     if rise.way in ("few", "first"):
         return [Evidence("loss", f"{what} in so few rows", rise.errors, bounds.few_errors, "1")]

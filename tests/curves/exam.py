@@ -31,7 +31,7 @@ NEEDED = {
     "spike of evaluation": {"eval_loss"},
     "gradient outlier": {"grad_norm"},
     "x1.5 over 5": {"grad_norm"},
-    "one gradient not finite": {"grad_norm"},
+    "gradients not finite": {"grad_norm"},
     "scale to nothing": {"loss_scale", "step_skipped"},
     "stop with the rate": {"lr"},
 }

@@ -190,6 +190,22 @@ def _two_step_cycle(n: int, rng: Rng) -> Run:
     return trained(clean, rng, noise=noise, lr=constant_rate(n, rng), shocks=shocks)
 
 
+def _loss_scaler(n: int, rng: Rng) -> Run:
+    """A scaler that searches for its scale, and later doubles it until it overflows now and then."""
+    run, wait = _power_law(n, rng), int(rng.integers(100, 300))
+    scale, left_out = np.empty(n), np.zeros(n)
+    now, bound, calm = 65536.0, 2.0 ** rng.integers(10, 15), 0
+    for i in range(n):
+        scale[i] = now
+        calm += 1
+        if now > bound:
+            left_out[i], now, calm = 1, now / 2, 0
+        elif calm == wait:
+            now, calm = 2 * now, 0
+    norm = np.where(left_out > 0, np.inf, run.grad_norm)
+    return replace(run, grad_norm=norm, loss_scale=scale, step_skipped=left_out)
+
+
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "power law": _power_law,
@@ -214,6 +230,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "long flat tail": _long_flat_tail,
         "slow noise": _slow_noise,
         "two-step cycle": _two_step_cycle,
+        "loss scaler": _loss_scaler,
     }
 )
 """(steps, generator) -> a run that calls for no alarm."""

@@ -267,15 +267,15 @@ def nan_pulse(run: Run, rng: Rng, forever: bool) -> Sick:
 
 
 def nonfinite_gradient(run: Run, rng: Rng) -> Sick | None:
-    """One gradient norm is infinite or NaN beside a finite loss."""
+    """A tenth to a third of the gradient norms is infinite or NaN beside a finite loss."""
     if run.grad_norm is None:
         return None
-    at = _place(run, rng, 0.2, 0.9)
-    norm = run.grad_norm.copy()
-    norm[at] = np.inf if rng.random() < 0.5 else np.nan
-    return _sick(
-        replace(run, grad_norm=norm), run, "nonfinite-gradient", "one gradient not finite", 1, at
-    )
+    at = _place(run, rng, 0.2, 0.4)
+    is_bad = (np.arange(len(run)) >= at) & (rng.random(len(run)) < rng.uniform(0.15, 0.4))
+    is_bad[at] = True
+    norm = np.where(is_bad, np.inf if rng.random() < 0.5 else np.nan, run.grad_norm)
+    changed = replace(run, grad_norm=norm)
+    return _sick(changed, run, "nonfinite-gradient", "gradients not finite", 1, at)
 
 
 def loss_scale_collapse(run: Run, rng: Rng) -> Sick:
@@ -328,7 +328,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "flat from start": flat_from_start,
         "one NaN": lambda run, rng: nan_pulse(run, rng, forever=False),
         "NaN to the end": lambda run, rng: nan_pulse(run, rng, forever=True),
-        "one gradient not finite": nonfinite_gradient,
+        "gradients not finite": nonfinite_gradient,
         "scale to nothing": loss_scale_collapse,
     }
 )

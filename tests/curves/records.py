@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-BITS = 12
+BITS = 14
 """Bits of the mantissa that are kept: the fifth digit is the first to go, and files stay small."""
 SERIES = ("loss", "grad_norm", "lr", "eval_steps", "eval_loss")
 EARLIEST = (1980, 1, 1, 0, 0, 0)

@@ -17,7 +17,8 @@ MOST_ABOVE = 0.05
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
-    loss = np.array([np.nan, np.inf, -np.inf, 0.0, -1.2345678, 3e-12, 1.0000001, 7e37])
+    all_ones = float(np.array([0x7FFFFFFF], np.uint32).view(np.float32)[0])  # a NaN too
+    loss = np.array([np.nan, all_ones, np.inf, -np.inf, 0.0, -1.2345678, 3e-12, 1.0000001, 7e37])
     record = _record(loss)
     save(tmp_path / "a.npz", [record, replace(record, seed=4, truth="nan-pulse", onset=0)])
     first, second = load(tmp_path / "a.npz")

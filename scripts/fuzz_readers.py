@@ -9,6 +9,7 @@ Exit code 1 if there is one. An input stays the same as long as the samples of t
 """
 
 import argparse
+import ctypes
 import gc
 import io
 import json
@@ -104,7 +105,7 @@ def examine(given: Input, number: int, place: Path, guard: Guard) -> None:
     guard.seen.clear()
     if given.files is None:
         (place / "log").write_bytes(given.data)
-        with watched(guard, LIMIT_S + given.data.count(b"\n") * LINE_S):
+        with watched(guard, LIMIT_S + (given.data.count(b"\n") + given.data.count(b"\r")) * LINE_S):
             read_file(given, number, place / "log")
     else:
         with tempfile.TemporaryDirectory(dir=place) as root:
@@ -264,7 +265,7 @@ def work(numbers: range, seed: int, state: Any, out: connection.Connection, root
         state[_DONE] += 1
         if took_s > state[_SLOWEST]:
             state[_SLOWEST], state[_SLOW_AT] = took_s, number
-        taken = max(memory("VmHWM") - at_rest, memory("VmRSS") - rest - LEAK_BYTES)
+        taken = max(memory("VmHWM") - at_rest, at_rest - rest - LEAK_BYTES)
         if taken > state[_MOST]:
             state[_MOST], state[_MOST_AT] = taken, number
         if taken > LIMIT_BYTES:
@@ -311,6 +312,9 @@ def memory(name: str) -> int:
 
 def forget_high_water() -> int:
     """Bytes that this process takes; what it took at most is counted anew from here."""
+    gc.collect()
+    with suppress(OSError, AttributeError):  # what making the input took is not the reader's
+        ctypes.CDLL(None).malloc_trim(0)
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     return memory("VmHWM")

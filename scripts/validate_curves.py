@@ -50,7 +50,7 @@ def main() -> None:
     )
     if options.held:
         _note_the_look(results, options)
-    if not (options.quick or options.limit):
+    if _is_whole(options):
         tables.put(PAGE, "held" if options.held else "development", page)
 
 
@@ -61,8 +61,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=0, help="so many runs only, no page")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--alarms", type=Path, help="writes each false alarm and each miss there")
-    parser.add_argument("--family", help="only this family")
-    parser.add_argument("--first-seed", type=int, default=0, help="development: other runs")
+    parser.add_argument("--family", help="only this family, no page")
+    parser.add_argument("--first-seed", type=int, default=0, help="other made-up runs, no page")
     return parser.parse_args()
 
 
@@ -77,6 +77,10 @@ def _tasks(options: argparse.Namespace) -> list[Task]:
     return tasks
 
 
+def _is_whole(options: argparse.Namespace) -> bool:
+    return not (options.quick or options.limit or options.family or options.first_seed)
+
+
 def _note_the_look(results: list[Result], options: argparse.Namespace) -> None:
     """One line for this look at the families held apart."""
     commit = subprocess.run(
@@ -84,9 +88,9 @@ def _note_the_look(results: list[Result], options: argparse.Namespace) -> None:
     ).stdout.strip()
     if not HISTORY.exists():
         HISTORY.write_text(tables.HISTORY_HEAD)
-    what = "all" if not (options.quick or options.limit or options.family) else "a part"
+    what = "all" if _is_whole(options) else "a part"
     with HISTORY.open("a") as history:
-        history.write(f"| {datetime.date.today()} | {commit} | {what} {tables.look(results)}\n")
+        history.write(f"| {datetime.date.today()} | {commit} | {what}: {tables.look(results)}\n")
 
 
 if __name__ == "__main__":

@@ -34,6 +34,14 @@ def course(rise: float, *, ramp: float = 0.0, low: float = -1.0, at: int = 12) -
     )
 
 
+def climb(rise: float, share: float) -> Floats:
+    """[40]: down for 16 blocks, then up by `rise` in a straight line over `share` of the run."""
+    levels = np.full(40, -1.0)
+    levels[:13] = np.linspace(np.log(1.05), -1, 13)
+    levels[16:] += rise * np.minimum(np.arange(1, 25) / (40 * share), 1)
+    return levels
+
+
 def coming_back(rise: float, end: float) -> Floats:
     """[40]: up by `rise` for ten blocks, then back to `end` above the best."""
     levels = course(rise)

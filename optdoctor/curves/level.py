@@ -5,10 +5,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from optdoctor.store import IntArray, Series
+from optdoctor.store import IntArray, Series, StepStore
 
 Floats = NDArray[np.float64]
 
+
+MOST_ROWS = 65_536
+"""Rows of a curve: neighbours of a longer series are one, as in what a `Recorder` keeps."""
 
 LEAST_ROWS = 8
 """Finite rows below which a curve has no shape."""
@@ -61,7 +64,9 @@ class Curve(NamedTuple):
 
 
 def curve(series: Series) -> Curve | None:
-    """The finite rows of `series` as a curve; None for fewer than `LEAST_ROWS`."""
+    """The finite rows of `series` as a curve, of at most `MOST_ROWS`; None for fewer than
+    `LEAST_ROWS`."""
+    series = bounded(series)
     kept = np.isfinite(series.values)
     losses = np.clip(np.asarray(series.values[kept], np.float64), -HUGE, HUGE)
     if losses.size < LEAST_ROWS:
@@ -69,7 +74,8 @@ def curve(series: Series) -> Curve | None:
     soft = 0.0 if losses.min() < 0 else softening(losses)
     level = np.log(losses + soft) if soft else _over_range(losses)
     difference = np.diff(level)
-    noise = max(_spread(difference) / np.sqrt(2), 1e-4)
+    spread = _spread(difference)
+    noise = max(spread / np.sqrt(2), 1e-4)
     groups = np.array_split(np.arange(losses.size), min(BLOCKS, losses.size))
     middle = np.mean if len(groups[0]) <= 4 else np.median
     blocks = np.array([middle(level[group]) for group in groups])
@@ -77,7 +83,7 @@ def curve(series: Series) -> Curve | None:
     late = between[len(between) // 5 :]
     of_blocks = 1.4826 * float(np.median(np.abs(late))) / 1.2247
     of_rows = noise / (2 * np.sqrt(losses.size / len(groups)))
-    smoothed = losses.size > 60 and _first_autocorrelation(difference) > -0.25
+    smoothed = losses.size > 60 and _first_autocorrelation(difference, spread) > -0.25
     steps = np.asarray(series.steps[kept], np.int64)
     return Curve(
         steps=steps,
@@ -90,6 +96,15 @@ def curve(series: Series) -> Curve | None:
         leeway=(1 + 6 / len(groups)) * (1.35 if smoothed else 1.0),
         soft=soft,
     )
+
+
+def bounded(series: Series) -> Series:
+    """The series, or what a `Recorder` keeps of a longer one: `MOST_ROWS` at most."""
+    if series.steps.size <= MOST_ROWS or series.rows > series.steps.size:
+        return series.thinned(MOST_ROWS)
+    store = StepStore(MOST_ROWS)
+    store.extend(series.steps, np.asarray(series.values, np.float64))
+    return store.series()
 
 
 def softening(losses: Floats) -> float:
@@ -112,9 +127,9 @@ def _spread(values: Floats) -> float:
     return 1.4826 * float(np.median(np.abs(values - np.median(values)))) if values.size else 0.0
 
 
-def _first_autocorrelation(difference: Floats) -> float:
+def _first_autocorrelation(difference: Floats, spread: float) -> float:
     """Of differences without their outliers: -0.5 for white noise, about 0 for a moving average."""
-    bound = 4 * _spread(difference)
+    bound = 4 * spread
     clipped = np.clip(difference - np.median(difference), -bound, bound)
     power = float(clipped @ clipped)
     return float(clipped[:-1] @ clipped[1:]) / power if power > 0 else -0.5

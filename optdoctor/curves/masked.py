@@ -50,8 +50,10 @@ def masked_zeros(loss: Series, norm: Series | None) -> NDArray[np.bool_]:
 
 def unmasked(loss: Series, norm: Series | None) -> Series:
     """`loss` with NaN where `masked_zeros` finds a 0 in its place."""
+    if norm is None or not norm.bad.any():
+        return loss
     masked = masked_zeros(loss, norm)
-    if norm is None or not masked.any():
+    if not masked.any():
         return loss
     beside = _same_rows(loss, norm)
     bad = np.maximum(loss.bad, np.minimum(_at(norm.bad, beside), loss.count))

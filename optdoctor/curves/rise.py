@@ -1,7 +1,7 @@
 """How far a curve stands above its best level at its end, and whether its noise can explain that.
 
-A rise is a divergence or a drift by how fast it comes, and by its size. A bump that comes
-back to within `DIVERGED` of the best level, and by more than half, is a spike and no rise.
+A rise is a divergence or a drift by how fast it comes, and by its size. A bump that comes back to
+within `DIVERGED` of the best level, and to `LEFT` of its height, is a spike and no rise.
 """
 
 from typing import Literal, NamedTuple
@@ -21,6 +21,8 @@ ABRUPT = 0.6
 """Share of a rise in one jump of three blocks of 40 from which it is called abrupt."""
 JUMPED = 0.15
 """Rise in logarithms that is a divergence if it is abrupt: in less, noise looks abrupt too."""
+LEFT = 0.35
+"""Largest share of a bump that is left when it counts as a spike: `spikes.BACK` and some noise."""
 EXPLODED = 4.6
 """Least rise of few rows above all rows before, in logarithms, that no noise explains: a hundred
 times."""
@@ -97,7 +99,19 @@ class Rise(NamedTuple):
     @property
     def diverges(self) -> bool:
         """Whether it is a divergence; else it is a drift. Rules that tell the two ask here."""
-        return self.is_gross and (self.jump > FAST or self.height > FAR)
+        return self.is_gross and (self.is_abrupt or self.is_fast or self.height > FAR)
+
+    @property
+    def speed(self) -> float:
+        """The share in its largest jump, less one standard error: noise alone makes jumps."""
+        if self.way in ("run", "gap"):  # no error of a level was measured
+            return self.jump
+        return round(self.jump - 1 / self.errors, 2) if self.errors > 1 else 0.0
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether more of it comes at once than of a rise over a fifth of the run."""
+        return self.speed > FAST
 
 
 def gravest(line: Curve, bounds: Bounds = USUAL) -> Rise | None:
@@ -127,7 +141,7 @@ def beyond(rise: Rise, bounds: Bounds) -> bool:
     steady = rise.slope_errors > bounds.slope_errors and rise.errors > bounds.steady_errors
     if not steady and rise.errors <= bounds.errors:
         return False
-    return rise.kept >= bounds.kept or is_certain(rise, bounds)
+    return rise.kept > LEFT or is_certain(rise, bounds)
 
 
 def is_certain(rise: Rise, bounds: Bounds) -> bool:

@@ -54,7 +54,7 @@ def scaler(trace: Trace) -> Scaler:
     if (zero := levels <= NOTHING).any():
         flagged = np.union1d(flagged, rows[zero])
     attempted = [trace.series[n].steps for n in TELLS_OF_UPDATES if n in trace.series]
-    made = _without(np.unique(np.concatenate([*attempted, np.zeros(0, np.int64)])), flagged)
+    made = _without(_all_of(attempted), flagged)
     inferred, shown, before = _inferred(rows, levels, flagged)
     steps = np.concatenate([_spread(flagged, made), inferred])
     order = np.argsort(steps, kind="stable")
@@ -115,14 +115,16 @@ def _inferred(
     rows: IntArray, levels: Floats, flagged: IntArray
 ) -> tuple[IntArray, IntArray, Floats]:
     """Skipped updates that only the fall of the scale tells of: step, row that shows it, scale."""
-    apart = np.diff(rows)
-    told = np.searchsorted(flagged, rows[1:], "right") - np.searchsorted(flagged, rows[:-1])
-    falls = np.floor(levels[:-1] - levels[1:] + WHOLE) - told
-    count = np.clip(falls, 0, apart).astype(np.int64)
+    fall = levels[:-1] - levels[1:] + WHOLE
+    fell = np.flatnonzero(fall >= 1)
+    before, after = rows[fell], rows[fell + 1]
+    told = np.searchsorted(flagged, after, "right") - np.searchsorted(flagged, before)
+    count = np.clip(np.floor(fall[fell]) - told, 0, after - before).astype(np.int64)
     within = _within(count)
-    place = (within + 0.5) / np.repeat(np.maximum(count, 1), count) * np.repeat(apart, count)
-    steps = np.repeat(rows[:-1], count) + place.astype(np.int64)
-    return steps, np.repeat(rows[1:], count), np.repeat(levels[:-1], count) - within
+    apart = np.repeat(after - before, count)
+    place = (within + 0.5) / np.repeat(np.maximum(count, 1), count) * apart
+    steps = np.repeat(before, count) + place.astype(np.int64)
+    return steps, np.repeat(after, count), np.repeat(levels[fell], count) - within
 
 
 def _spread(flagged: IntArray, made: IntArray) -> IntArray:
@@ -140,12 +142,26 @@ def _spread(flagged: IntArray, made: IntArray) -> IntArray:
     return np.asarray(steps, np.int64)
 
 
+def _all_of(channels: list[IntArray]) -> IntArray:
+    """The steps of all channels, in order and each once; most channels have the same ones."""
+    distinct: list[IntArray] = []
+    for steps in channels:
+        if not any(np.array_equal(steps, other) for other in distinct):
+            distinct.append(steps)
+    joined = np.concatenate([*distinct, np.zeros(0, np.int64)])
+    if len(distinct) > 1:
+        joined = np.sort(joined, kind="stable")  # which merges runs that are in order already
+    return np.asarray(joined[np.diff(joined, prepend=-1) > 0], np.int64)
+
+
 def _without(steps: IntArray, others: IntArray) -> IntArray:
-    """The steps, in order, that are not among the others, in order too."""
-    if not others.size:
-        return steps
-    at = np.minimum(np.searchsorted(others, steps), others.size - 1)
-    return np.asarray(steps[others[at] != steps], np.int64)
+    """The steps, in order and each once, that are not among the others."""
+    at = np.searchsorted(steps, others)
+    known = at < steps.size
+    at = at[known]
+    kept = np.ones(steps.size, bool)
+    kept[at[steps[at] == others[known]]] = False
+    return steps[kept]
 
 
 def _set_anew(trace: Trace, rows: IntArray, levels: Floats) -> IntArray:

@@ -11,7 +11,10 @@ from optdoctor.curves.rise import (
     DIVERGED,
     DOUBLED,
     EXPLODED,
+    FAR,
+    FAST,
     JUMPED,
+    LEFT,
     Bounds,
     Rise,
 )
@@ -74,6 +77,8 @@ def _measured(about: Case, lost: float) -> list[Evidence]:
         "gap": "the rows before",
     }
     limit = {"start": DOUBLED, "first": DOUBLED, "run": DIVERGED}.get(rise.way)
+    if rise.diverges and not (rise.is_abrupt or rise.is_fast):
+        limit = FAR
     if limit is None:
         limit = DIVERGED if rise.is_large else JUMPED if rise.is_gross else bounds.height
     what = f"rise of {scale} above {low.get(rise.way, 'its best level')}"
@@ -94,13 +99,13 @@ def _certainty(rise: Rise, bounds: Bounds) -> list[Evidence]:
         what = "rows in unbroken rise to the end; chance brings one more than the limit once in 720"
         return [Evidence("loss", what, rise.errors, BY_CHANCE, "rows")]
     if rise.way == "gap":
-        what = "all rows since above all rows before, in logarithms: by a factor of 100 at 4.6"
+        what = "gap between all rows before and all rows since, in logarithms: 4.6 is 100 times"
         return [Evidence("loss", what, rise.errors, EXPLODED, "1")]
     what = "the rise over its standard error"
     if rise.way in ("few", "first"):
         return [Evidence("loss", f"{what} in so few rows", rise.errors, bounds.few_errors, "1")]
     if rise.errors > bounds.errors or rise.way == "start":
-        limit = bounds.errors if rise.kept >= bounds.kept else bounds.large_errors
+        limit = bounds.errors if rise.kept > LEFT else bounds.large_errors
         return [Evidence("loss", what, rise.errors, limit, "1")]
     slope = "the slope since the best level over its standard error"
     return [
@@ -113,9 +118,12 @@ def _place(about: Case) -> list[Evidence]:
     """Whether the rise is one jump, and what happened there."""
     rise = about.rise
     first, last = rise.jump_steps
+    what = f"share of the rise that comes between step {first} and step {last}"
     word = "one jump" if rise.is_abrupt else "no single jump"
-    what = f"share of the rise that comes between step {first} and step {last}: {word}"
-    told = [Evidence("loss", what, rise.jump, ABRUPT, "share")]
+    told = [Evidence("loss", f"{what}: {word}", rise.jump, ABRUPT, "share")]
+    if rise.diverges and rise.is_fast and not rise.is_abrupt:
+        what += ", less its standard error: fast, but no single jump"
+        told = [Evidence("loss", what, rise.speed, FAST, "share")]
     if rise.kept < about.bounds.kept:
         what = f"share of the highest rise, to {rise.top:.4g}, that still stands: it is coming back"
         told.append(Evidence("loss", what, rise.kept, about.bounds.kept, "share"))

@@ -6,9 +6,11 @@ minimum by more than a small limit, more than its own noise allows, and more tha
 that came back. An eighth of the evaluations have to come after the minimum, and the training loss
 has to fall. With four to nine evaluations an exact test of their order joins in, and the rise must
 be larger.
-As notes: an evaluation loss that has stopped over the later half of the evaluations while the
-training loss falls far; such a rise where the training loss was not logged, or on one of several
-evaluation sets; a task metric that worsens while the evaluation loss still falls.
+A warning too: an evaluation loss that has stopped over the later half of the evaluations, and hints
+at a rise, while the training loss halves again, is not near zero, and no task metric gains.
+As notes: a stop while the training loss falls less far, or without such a hint; a rise where the
+training loss was not logged, or on one of several evaluation sets; a task metric that worsens while
+the evaluation loss still falls.
 ## Why it matters
 The model learns the training data by heart: what it gains there no longer carries over. The best
 model of the run is that of the minimum; every later step is spent on a worse one.
@@ -87,6 +89,11 @@ class Limits(rule.Limits):
     stopped_fall: float = 0.3
     """Largest fall of the training loss over the later half of the evaluations, in logarithms,
     that passes where the evaluation loss stopped."""
+    halved: float = 0.69
+    """The same beyond which it is a warning, if the evaluation rises by more than `rise` and `hint`,
+    no metric gains, and the loss is not near zero: it halves again, and nothing comes of it."""
+    hint: float = 2.5
+    """Rise of the evaluation loss in its standard errors that makes such a stop a warning."""
     stopped_errors: float = 3.0
     """Least such fall in standard errors."""
     stopped_share: float = 0.1
@@ -266,17 +273,22 @@ def _stop(found: Evaluations, gains: list[Evidence], limits: Limits) -> Finding:
     then, now = (found.loss_at(np.median(p)) for p in np.array_split(found.level[half:], 2))
     losses = found.training.losses if found.training is not None else np.zeros(half + 1)
     fell, share, most = "fall of the logarithm of the", found.later_share, limits.stopped_share
+    solved = found.training is None or found.training.solved
+    gained = any(gain.observed > GAINED for gain in gains)
+    rises = found.turn.height > limits.rise and found.turn.errors > limits.hint
+    grave = found.later_fall > limits.halved and rises and not solved and not gained
+    limit = limits.halved if grave else limits.stopped_fall
     return Finding(
-        severity=Severity.NOTE,
+        severity=Severity.WARN if grave else Severity.NOTE,
         summary=(
-            f"Overfitting, as it begins: from step {first} to step {last} the training loss falls"
-            f" from {losses[half]:.4g} to {losses[-1]:.4g}, by {found.later_fall} on a log scale"
-            f" (limit {limits.stopped_fall}), and the evaluation loss has stopped, {then:.4g} and"
-            f" then {now:.4g}."
+            f"Overfitting{'' if grave else ', as it begins'}: from step {first} to step {last} the"
+            f" training loss falls from {losses[half]:.4g} to {losses[-1]:.4g}, by"
+            f" {found.later_fall} on a log scale (limit {limit}), and the evaluation loss has"
+            f" stopped, {then:.4g} and then {now:.4g}."
         ),
         steps=(first, last),
         evidence=(
-            Evidence("loss", f"{fell} training loss", found.later_fall, limits.stopped_fall, "1"),
+            Evidence("loss", f"{fell} training loss", found.later_fall, limit, "1"),
             Evidence("eval_loss", f"{fell} evaluation loss over that", share, most, "share"),
             *gains,
         ),

@@ -2,16 +2,21 @@
 
 ## What it finds
 A training loss that ends more than 0.3 above its best level in the logarithm of the loss plus 5 %
-of the first losses, a third more, and came there in a fifth of the run or less; or more than 1,
-nearly three times, however slowly; or more than 0.15, if most of that comes in one jump. The level is that of medians of 40 blocks, and the rise has to exceed what their own
-noise allows. It is told even while it comes back, from ten standard errors on. A loss that ends
-far above its very first value exploded before any level could be measured, as with a rate far too
-high. In 8 to 29 rows it is told where the last three rows all lie above the lowest three in a row
-before, or all rows above the first two at twice their level, by more than the noise of so few rows
-allows; or where six rows or more rise in unbroken order to the end.
+of the first losses, a third more, and came fast: more than 0.35 of the rise, and a standard error,
+within three of 40 blocks, as where it takes a fifth of the run (of fewer than 40 rows, up to two
+fifths); or more than 1, nearly three times, however slowly; or more than 0.15, if more than 0.6 of
+that comes in one such jump. The level is that of medians of the blocks, and the rise has to exceed
+what their own noise allows. A rise of which 0.35 or less is left since its peak is told only above
+0.3, from ten standard errors on. A loss that ends far above its very first value exploded before
+any level could be measured, as with a rate far too high. In 8 to 29 rows it is told where the last
+three rows all lie above the lowest three in a row before, or all rows above the first one or two at
+twice their level, by more than the noise of so few rows allows; where six rows or more rise in
+unbroken order to the end, as far or as fast as above; or, whatever the noise, where three rows or
+more, to the end, all lie a hundred times above all rows before.
 It is critical where a large rise of ten standard errors still stands, or most of the progress is
-lost and the evaluation loss rises too; a warning where it is less certain, is coming back, where
-the evaluation loss falls meanwhile, or where the rate that rises again may explain it.
+lost and the evaluation loss rises too (of few rows, any rise above 0.3 is that certain); a warning
+where it is less certain, is coming back, where the evaluation loss falls meanwhile, or where the
+rate that rises again may explain it.
 ## Why it matters
 From the jump on each step is spent on a model that is worse than the last good checkpoint, and most
 runs that stay up do not come back by themselves.
@@ -30,7 +35,7 @@ it is not large, and the stretch after it by itself. Rewards, adversarial losses
 losses below 0, are not judged.
 ## Told apart from
 `upward-drift`: it creeps, or is smaller; a loss has the one or the other.
-`loss-spike`: it comes back, to within half its height and 0.3 of the best level.
+`loss-spike`: it comes back, to a third of its height or less and to 0.3 above the best level.
 `bimodal-gap`: the evaluation loss rises alone. `nan-pulse`: no finite loss is left.
 """
 
@@ -63,7 +68,8 @@ class Limits(rule.Limits):
     lost: float = 0.03
     """Largest share of the progress lost that passes: near zero a logarithm exaggerates."""
     kept: float = 0.5
-    """Least share of the highest rise that still stands at the end; below, it is coming back."""
+    """Least share of the highest rise that still stands at the end; below, it is coming back, and
+    is told only if more than 0.35 is left or it is large."""
     large_errors: float = 10.0
     """Errors that a rise above 0.3 needs to be critical, or to be told while it is coming back."""
     few_errors: float = 6.0

@@ -18,10 +18,11 @@ the log lacks and would decide the rest next time is named.
 ## When it is fine
 The loss has converged: to its noise, or to near zero, where weights may rest. The tail of a cosine.
 A plateau that heals: what falls again before the end of the log is judged there, and is silent.
-Two halves of a discriminator's loss that add up to the logarithm of 4. A loss that is surely
-below chance, if barely, is a note; so is one beside which the evaluation loss or a task metric
-still improves, and one that is flat in a log that begins in mid-run, unless it stands at chance. A
-rate that still warms up, and losses of rewards, adversaries and diffusion are not judged.
+Two halves of a discriminator's loss that add up to the logarithm of 4. Four cases are notes: a loss
+that is surely below chance, if barely; a rate that was spent when next to nothing was left of the
+first loss; a loss beside which the evaluation loss or a task metric still improves; and one that is
+flat in a log that begins in mid-run, unless it stands at chance. A rate that still warms up, and
+losses of rewards, adversaries and diffusion are not judged.
 ## Told apart from
 `upward-drift`: the loss rises again. `learning-rate-spent`, `update-lost-to-rounding` and
 `second-moment-saturated`: why it stands still.
@@ -172,7 +173,7 @@ def _spent(line: Curve, rate: Floats | None, limits: Limits) -> Finding | None:
     low, since = f"{100 * limits.low_rate:.2g} % of its peak", int(line.steps[found.still])
     what = f"rows at the end with a rate below {low}"
     return Finding(
-        Severity.WARN,
+        Severity.NOTE if flatness.is_solved(line) else Severity.WARN,
         f"Plateau: progress stopped with the learning rate: since step {since} the loss stays near"
         f" {loss_near(line, -1):.4g}, and for the last {100 * found.share:.0f} % of the rows (limit"
         f" {100 * limits.spent_share:.0f} %) the rate is below {low}.",

@@ -33,18 +33,11 @@ from typing import NamedTuple
 import numpy as np
 
 from optdoctor import rule
+from optdoctor.curves.deviations import highest, norm_level, resolution, scores
 from optdoctor.curves.level import Floats, curve
 from optdoctor.curves.masked import FILTERED_BY, unmasked, witness
-from optdoctor.curves.spikes import (
-    NORMS,
-    Spike,
-    beside_nan,
-    highest,
-    norm_level,
-    resolution,
-    scores,
-    spikes_of,
-)
+from optdoctor.curves.peaks import Spike
+from optdoctor.curves.spikes import NORMS, beside_nan, spikes_of
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
 from optdoctor.store import IntArray, Series
 from optdoctor.synthetic import gradient_norms, make_trace

@@ -37,23 +37,12 @@ from typing import NamedTuple
 import numpy as np
 
 from optdoctor import rule
+from optdoctor.curves.deviations import highest, norm_level, resolution, scores
 from optdoctor.curves.level import Curve, Floats, curve
 from optdoctor.curves.masked import FILTERED_BY, unmasked, witness
-from optdoctor.curves.spikes import (
-    BACK,
-    LOSSES,
-    MEANS,
-    SIDE,
-    SMOOTHED,
-    Spike,
-    beside_nan,
-    highest,
-    norm_level,
-    resolution,
-    scores,
-    spikes_of,
-    towers,
-)
+from optdoctor.curves.peaks import BACK, SIDE, Spike
+from optdoctor.curves.spikes import LOSSES, MEANS, SMOOTHED, beside_nan, spikes_of
+from optdoctor.curves.towers import towers
 from optdoctor.curves.waves import DOWN, wave_of
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
 from optdoctor.knowledge.losses import NEVER_FALLING, RUNNING_MEAN, SUM, called

@@ -2,14 +2,17 @@
 
 ## What it finds
 The level of the training loss, as medians of 40 blocks of the logarithm of the loss plus 5 % of the
-first losses, ends above its best by 0.04 or more and by more than its own noise allows: less is
-asked of a rise whose slope is steady, and more in fewer than 30 rows; in fewer than 20, only one
-above 0.3 is seen. At least half of the highest
-rise must still stand at the end, and more than a trifle of the progress must be lost. The evidence
-says how much, where the largest jump lies, and what the rate, the gradient norm, the evaluation
-loss and the norm of the weights did meanwhile. It is a warning, since the curve alone cannot tell a
-damaged model from harder data; critical where it is above 0.3 by ten standard errors, where the
-whole progress is lost, or most of it while the evaluation loss rises too.
+first losses, ends more than 0.04 above its best, and by more than its own noise allows: less is
+asked of a rise whose slope is steady, and more in fewer than 30 rows. In fewer than 20 only a rise
+above 0.3 is seen: as three rows at the end that all lie above the lowest three in a row before, or
+as six rows or more in unbroken rise to the end. More than 0.35 of the highest rise must still be
+left at the end, unless it is above 0.3 and ten standard errors, and more than a trifle of the
+progress must be lost. The evidence says how much, where the largest jump lies, and what the rate,
+the gradient norm, the evaluation loss and the norm of the weights did meanwhile.
+It is critical where a rise above 0.3 of ten standard errors, or in so few rows, still stands; where
+the whole progress is lost, or most of it while the evaluation loss rises too. Else it is a warning,
+since the curve alone cannot tell a damaged model from harder data, and so is a rise that the rate
+may explain.
 ## Why it matters
 The updates since the best step made the model worse, or the data or the objective have changed.
 Each further step at this setting costs compute and buys nothing.
@@ -21,16 +24,17 @@ Writing decayed weights back to half precision is not proposed: it changes nothi
 named only where there is one and the weights themselves grew or shrank.
 ## When it is fine
 A rate that rises again, as in a warm restart or a cycle: the loss is compared with its level at an
-equal rate before. A rate that still warms up, by plan or in a straight line: the rule waits. A
-search for a rate, which grows by a constant factor over four decades or more, is not judged. A loss
-near zero: the rise is measured against the progress made. Harder data or a harder objective on
-purpose: where the evaluation loss clearly falls meanwhile, the finding is a note. So is a small
-jump at a resume, after which the stretch that follows is judged by itself. Losses below 0, rewards,
-adversarial losses and diffusion are not judged: nobody knows whether a rise is bad.
+equal rate before. A rate that still warms up, by plan or in a straight line: the rule waits, unless
+the rise is above 0.3. A search for a rate, which grows by a constant factor over four decades or
+more, is not judged. A loss near zero: the rise is measured against the progress made. Harder data
+or a harder objective on purpose: where the evaluation loss clearly falls meanwhile, the finding is
+a note. So is a small jump at a resume, after which the stretch that follows is judged by itself.
+Losses below 0, rewards, adversarial losses and diffusion are not judged: nobody knows whether a
+rise is bad.
 ## Told apart from
-`divergence`: it comes fast, in a fifth of the run or less, or triples the loss; a loss has the one
-or the other.
-`bimodal-gap`: the evaluation loss rises alone. `loss-spike`: it comes back by more than half.
+`divergence`: it is above 0.3 and comes in a fifth of the run or less, or above 0.15 in one jump, or
+above 1, nearly three times, however slowly; a loss has the one or the other.
+`bimodal-gap`: the evaluation loss rises alone. `loss-spike`: it comes back to a third or less.
 """
 
 from dataclasses import dataclass
@@ -65,7 +69,12 @@ class Limits(rule.Limits):
     lost: float = 0.03
     """Largest share of the progress lost that passes: near zero a logarithm exaggerates."""
     kept: float = 0.5
-    """Least share of the highest rise that still stands at the end; below, it is coming back."""
+    """Least share of the highest rise that still stands at the end; below, it is coming back, and
+    is told only if more than 0.35 is left or it is large."""
+    large_errors: float = 10.0
+    """Errors that a rise above 0.3 needs to be critical, or to be told while it is coming back."""
+    few_errors: float = 6.0
+    """Largest rise in standard errors of single rows that passes as noise in fewer than 30 rows."""
     most: float = 0.5
     """Share of the progress lost above which it is critical, if the evaluation loss rises too."""
 
@@ -79,6 +88,8 @@ class Limits(rule.Limits):
             slope_errors=self.slope_errors,
             lost=self.lost,
             kept=self.kept,
+            large_errors=self.large_errors,
+            few_errors=self.few_errors,
         )
 
 

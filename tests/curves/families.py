@@ -191,7 +191,7 @@ def _two_step_cycle(n: int, rng: Rng) -> Run:
 
 
 def _loss_scaler(n: int, rng: Rng) -> Run:
-    """A scaler that searches for its scale, and later doubles it until it overflows now and then."""
+    """A scaler that searches for its scale, and later doubles it until it overflows."""
     run, wait = _power_law(n, rng), int(rng.integers(100, 300))
     scale, left_out = np.empty(n), np.zeros(n)
     now, bound, calm = 65536.0, 2.0 ** rng.integers(10, 15), 0

@@ -110,6 +110,15 @@ def test_every_view_is_a_trace_with_all_that_was_logged(view: str) -> None:
     assert set(trace_of(a_run(), view, ()).series) == {"loss"}
 
 
+def test_a_mean_of_norms_takes_in_no_update_that_was_left_out() -> None:
+    run = a_run("loss scaler", n=1000)
+
+    assert run.grad_norm is not None
+    assert not np.isfinite(run.grad_norm).all()
+    assert not np.isfinite(trace_of(run).series["grad_norm"].values).all()
+    assert np.isfinite(trace_of(run, "mean of 10").series["grad_norm"].values).all()
+
+
 def test_the_baseline_says_what_it_was_described_to_say() -> None:
     loss = falling_loss(noise=0.01)
     risen, spiked, wavy = loss.copy(), loss.copy(), loss.copy()

@@ -124,7 +124,8 @@ def trace_of(run: Run, view: View | str = "raw", logged: Collection[str] = CHANN
     for name in ("grad_norm", "loss_scale", "step_skipped"):
         values = getattr(run, name)
         if values is not None:
-            channels[name] = seen(values, plain) if name == "grad_norm" else values[last - 1]
+            means = name == "grad_norm" and view.means
+            channels[name] = seen(_made(run, values), plain) if means else values[last - 1]
     if run.epoch_rows:
         channels["epoch"] = last / run.epoch_rows
     channels = {name: rows for name, rows in channels.items() if name in {"loss", *logged}}
@@ -143,6 +144,15 @@ def trace_of(run: Run, view: View | str = "raw", logged: Collection[str] = CHANN
     if view.means and not view.by_epoch:
         facts["loss_window"] = facts["log_interval"]
     return make_trace({**facts, **channels}, steps=steps, events=events)
+
+
+def _made(run: Run, values: Floats) -> Floats:
+    """[n]: the value of the last update that was made; a mean takes in no update left out."""
+    if run.step_skipped is None:
+        return values
+    made = np.where(run.step_skipped == 0, np.arange(len(values)), -1)
+    newest = np.maximum.accumulate(made)
+    return values[np.where(newest < 0, made.max(), newest)]
 
 
 def _evaluations(run: Run, last: Ints, view: View) -> tuple[Ints, Floats]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from optdoctor.knowledge.rates import Z, Rate, rates
+from optdoctor.knowledge.rates import Rate, Z, rates
 from optdoctor.report.explain import render
 from optdoctor.rule import SYMPTOMS
 from optdoctor.rules import RULES

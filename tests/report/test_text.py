@@ -19,12 +19,12 @@ from optdoctor.findings import (
     Status,
     Treatment,
 )
+from optdoctor.knowledge.rates import UNMEASURED, rates
 from optdoctor.readers import read_source
 from optdoctor.reading.reader import Source
 from optdoctor.report import footer, markdown, page, slots
 from optdoctor.report.account import account
 from optdoctor.report.tensors import fold
-from optdoctor.knowledge.rates import UNMEASURED, rates
 from optdoctor.report.text import coloured, one_line, render, render_many
 from optdoctor.report.wording import (
     beginning,
@@ -230,7 +230,9 @@ def test_two_causes_are_called_possible() -> None:
 def test_no_cause_is_claimed_where_none_was_examined() -> None:
     text = render(*CASES["counted log"])
     assert "Cause found" not in text
-    assert re.search(r"No cause found; \d+ of \d+ possible causes cannot be seen in this log\.", text)
+    assert re.search(
+        r"No cause found; \d+ of \d+ possible causes cannot be seen in this log\.", text
+    )
 
 
 def test_our_own_record_is_not_called_a_log() -> None:

@@ -85,6 +85,14 @@ def stopping(fall: float, share: float = 0.0) -> Trace:
     return run(levels_of(at), stairs(levels))
 
 
+def hinting(fall: float, calm: float = 20.0) -> Trace:
+    """A stop whose evaluations end a little higher, the clearer the more calm."""
+    levels = np.concatenate((np.linspace(TOP, -0.5, 20), -0.5 - fall * np.arange(20) / 19))
+    up = np.concatenate((np.full(3, TOP), np.linspace(TOP, -0.5, 9), np.linspace(-0.5, -0.4, 12)))
+    up[3:] += 0.25 / max(calm, 1e-3) * (-1.0) ** np.arange(21)
+    return run(levels_of(up), stairs(levels))
+
+
 def restless(calm: float) -> Trace:
     """A stop beside a training loss whose blocks swing, less with more calm."""
     levels = np.concatenate((np.linspace(TOP, -0.5, 20), np.linspace(-0.5, -1, 20)))
@@ -172,6 +180,8 @@ AT_LIMIT = {
         lambda: run([1.0, 0.6, 0.8, 0.9, 0.95]),
     ),
     "stopped_fall": pair("later_fall", 0.3, stopping, 2.0),
+    "halved": pair("later_fall", 0.69, hinting, 2.0),
+    "hint": pair("errors", 2.5, lambda calm: hinting(1.0, calm), 50.0, 0.01),
     "stopped_share": (
         lambda: where("later_share", 0.101, lambda share: stopping(0.5, share), 1.0),
         lambda: where("later_share", 0.1, lambda share: stopping(0.5, share), 1.0),
@@ -271,6 +281,17 @@ def test_an_evaluation_loss_that_stops_is_a_note_however_far_training_falls() ->
         assert finding.severity is Severity.NOTE
         assert "the evaluation loss has stopped" in finding.summary
     assert clear(stopping(1.0, share=0.5)), "it still falls"
+
+
+def test_a_stop_that_hints_at_a_rise_is_a_warning_while_training_halves() -> None:
+    stopped = hinting(1.0)
+    assert 2.5 < figure(stopped).errors < RULE.limits.errors
+    assert only_finding(stopped).severity is Severity.WARN
+    assert only_finding(hinting(0.5)).severity is Severity.NOTE
+    assert only_finding(hinting(1.0, calm=10.0)).severity is Severity.NOTE
+    loss, evaluated = (stopped.series[name].values for name in ("loss", "eval_loss"))
+    better = run(evaluated, loss, **{"metric:accuracy": np.linspace(0.5, 0.9, len(evaluated))})
+    assert only_finding(better).severity is Severity.NOTE
 
 
 def test_a_training_loss_near_zero_need_not_fall_far() -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from rising import (
     blocks,
     clear,
+    climb,
     coming_back,
     course,
     exploded,
@@ -23,7 +24,7 @@ from rising import (
     with_evaluation,
 )
 
-from optdoctor.curves.rise import rise_from_start, rise_of_few
+from optdoctor.curves.rise import explosion, rise_from_start, rise_of_few
 from optdoctor.engine import examine
 from optdoctor.findings import Finding, Severity, Status
 from optdoctor.rules import upward_drift
@@ -43,36 +44,47 @@ def few(calm: float) -> Trace:
     return make_trace(loss=np.exp(levels + noise) - 0.05)
 
 
+def burst(up: float) -> Trace:
+    """Eight rows, all but the first of which lie above it by 2 and more, and far apart."""
+    levels = np.log(1.05) + up + np.array([0, 2, 5, 2.5, 7, 4, 9, 5])
+    levels[0] = np.log(1.05)
+    return make_trace(loss=np.exp(levels) - 0.05)
+
+
 AT_LIMIT = {
     "errors": pair("errors", 4.5, noisy(0.0, 12, 0.25), 50.0, 0.01),
-    "steady_errors": pair("errors", 3.5, noisy(1.0, 3, 0.4), 50.0, 0.01),
+    "steady_errors": pair("errors", 3.5, noisy(1.0, 3, 1.4), 50.0, 0.01),
     "slope_errors": pair(
         "slope_errors",
         4.6,
-        lambda ramp: blocks(course(0.4, ramp=ramp, at=3), swing=0.04),
+        lambda ramp: blocks(course(1.2, ramp=ramp, at=3), swing=0.13),
         1.0,
         0.01,
     ),
     "lost": pair("lost", 0.03, lambda up: blocks(course(up, low=-2.9)), 2.0),
     "kept": (
-        lambda: where("kept", 0.49, lambda end: blocks(coming_back(0.5, end)), 0.5),
-        lambda: where("kept", 0.50, lambda end: blocks(coming_back(0.5, end)), 0.5),
+        lambda: where("kept", 0.49, lambda end: blocks(coming_back(0.9, end)), 0.9),
+        lambda: where("kept", 0.50, lambda end: blocks(coming_back(0.9, end)), 0.9),
     ),
     "large_errors": pair(
         "errors",
         10.0,
-        lambda calm: blocks(coming_back(0.9, 0.35), swing=0.05 / max(calm, 1e-3)),
+        lambda calm: blocks(coming_back(1.1, 0.35), swing=0.05 / max(calm, 1e-3)),
         50.0,
         0.01,
     ),
     "few_errors": pair("errors", 6.0, few, 50.0, 0.01, rise_of_few),
     "most": pair("lost", 0.5, lambda up: with_evaluation(blocks(course(up, low=-0.3)), 1.3), 2.0),
-    "height of a creep": pair("height", 0.3, lambda up: blocks(course(up, ramp=1.0, at=3)), 1.0),
+    "height of a creep": pair("height", 1.0, lambda up: blocks(course(up, ramp=1.0, at=3)), 2.0),
+    "height of a fast rise": pair("height", 0.3, lambda up: blocks(course(up, ramp=0.6)), 1.0),
+    "speed": pair("speed", 0.35, lambda fast: blocks(course(0.6, ramp=1 - fast)), 1.0, 0.01),
     "height of a jump": pair("height", 0.15, lambda up: blocks(course(up)), 1.0),
     "height while it comes back": pair(
-        "height", 0.3, lambda up: blocks(coming_back(2 * up + 0.1, up)), 0.5
+        "height", 0.3, lambda up: blocks(coming_back(3 * up, up)), 0.5
     ),
+    "share left": pair("kept", 0.35, lambda end: blocks(coming_back(0.6, end)), 0.6, 0.01),
     "height above the first value": pair("height", 0.7, exploded, 1.0, of=rise_from_start),
+    "gap": pair("errors", 4.6, burst, 5.0, 0.01, explosion),
 }
 
 
@@ -111,7 +123,11 @@ def test_a_large_rise_that_its_noise_nearly_explains_is_a_warning() -> None:
     assert calm.severity is Severity.CRITICAL
 
 
-def test_a_large_rise_diverges_however_many_steps_it_takes() -> None:
+def test_a_rise_that_triples_the_loss_diverges_however_many_steps_it_takes() -> None:
+    slow = found(blocks(climb(1.4, 0.6)))
+    assert slow.severity is Severity.CRITICAL
+    (row,) = (e for e in slow.evidence if "its best level" in e.what)
+    assert (row.observed, row.limit) == (pytest.approx(1.35, abs=0.01), 1.0)
     for height in (1.2, 30.0):
         finding = found(make_trace(loss=rising(height)))
         assert finding.severity is Severity.CRITICAL
@@ -120,26 +136,36 @@ def test_a_large_rise_diverges_however_many_steps_it_takes() -> None:
         assert 150 <= finding.steps[0] <= 260
 
 
+@pytest.mark.parametrize("share", [0.025, 0.1, 0.2])
+def test_a_smaller_rise_diverges_if_it_comes_in_a_fifth_of_the_run(share: float) -> None:
+    finding = found(blocks(climb(0.6, share)))
+    assert finding.severity is Severity.CRITICAL
+    assert told(finding, "its best level") == pytest.approx(0.6, abs=0.01)
+    assert clear(upward_drift.RULE, blocks(climb(0.6, share)))
+
+
 def test_a_curve_is_a_divergence_or_a_drift_and_never_both() -> None:
     seen = set()
     for ramp in np.linspace(0, 1, 40):
-        for height in (0.1, 0.2, 0.29, 0.32, 0.5):
+        for height in (0.1, 0.2, 0.29, 0.32, 0.5, 1.2):
             trace = blocks(course(height, ramp=float(ramp)))
             diverges, drifts = (not clear(rule, trace) for rule in (RULE, upward_drift.RULE))
             assert diverges is not drifts
             seen.add((height, diverges))
     assert seen == {
-        *((height, True) for height in (0.2, 0.29, 0.32, 0.5)),
-        *((height, False) for height in (0.1, 0.2, 0.29)),
+        *((height, True) for height in (0.2, 0.29, 0.32, 0.5, 1.2)),
+        *((height, False) for height in (0.1, 0.2, 0.29, 0.32, 0.5)),
     }
 
 
 def test_what_is_printed_as_judged_lies_beyond_its_limit() -> None:
     for ramp in np.linspace(0, 1, 30):
-        finding = found(blocks(course(0.5, ramp=float(ramp))))
+        finding = found(blocks(course(1.2, ramp=float(ramp))))
         (row,) = (e for e in finding.evidence if "share of the rise" in e.what)
         abrupt = "one jump" in row.what
-        assert abrupt is (row.observed > row.limit) is ("jumps from" in finding.summary)
+        assert abrupt is (row.observed > 0.6) is ("jumps from" in finding.summary)
+        assert row.limit == (0.35 if 0.35 < row.observed <= 0.6 else 0.6)
+        assert ("fast, but no" in row.what) is (row.limit == 0.35)
         assert told(finding, "its best level") > 0.3
 
 
@@ -162,7 +188,7 @@ def test_a_loss_that_explodes_within_its_first_rows_is_told_against_its_first_va
 
 
 def test_a_run_that_rises_from_its_start_has_lost_no_share_of_any_progress() -> None:
-    loss = 2 * np.exp(np.linspace(0, 1, 400) + 0.01 * np.random.default_rng(0).normal(size=400))
+    loss = 2 * np.exp(np.linspace(0, 1.4, 400) + 0.01 * np.random.default_rng(0).normal(size=400))
     finding = found(make_trace(loss=loss))
     assert told(finding, "it never fell clearly below its start") > 0.8
     assert not any("progress" in e.what for e in finding.evidence)
@@ -209,6 +235,22 @@ def test_few_rows_that_explode_at_once_are_told_against_the_first_one_or_two() -
     assert is_clear(make_trace(loss=(2.6, 2.4, 4.4, 4.1, 4.5, 4.2, 4.4, 4.1))), "not twice"
 
 
+def test_few_rows_that_explode_are_told_however_far_apart_they_lie() -> None:
+    rows = (0.2, 2e6, 9e5, 4e4, 5e4, 9e3, 7e3, 4e3)
+    finding = found(make_trace(loss=rows))
+    assert " jumps from a level of 0.2 to 6" in finding.summary
+    assert finding.severity is Severity.CRITICAL
+    assert finding.steps == (2, 8)
+    assert told(finding, "gap between all rows before and all rows since") == 9.76
+    assert finding.treatments[0].title == "Restart with a tenth of the rate"
+    assert not any("progress" in e.what for e in finding.evidence)
+    later = found(make_trace(loss=(2, 1.5, 1.1, 1, 1, 3e4, 2e3, 8e5)))
+    assert later.steps == (6, 8)
+    assert "Go back" in later.treatments[0].title
+    assert is_clear(make_trace(loss=(*rows[:-1], 0.3))), "it came back"
+    assert is_clear(make_trace(loss=(2, 1.5, 1.1, 1, 1, 1, 3e4, 2e3))), "two may be a spike"
+
+
 def test_rows_in_unbroken_rise_are_counted_where_their_noise_hides_the_jump() -> None:
     rows = (3.0, 2.0, 6.0, 1.0, 5.0, 1.1, 1.2, 2.0, 2.1, 4.0, 4.1)
     assert told(found(make_trace(loss=rows)), "unbroken rise") == 6
@@ -224,7 +266,7 @@ def test_few_rows_that_come_back_or_have_as_much_noise_are_nothing() -> None:
 
 def test_few_rows_diverge_by_the_size_that_many_do() -> None:
     low = np.log(1.05) - 0.002 * np.arange(12)
-    steep, even = np.repeat([0, 1], [7, 5]), np.array([*[0] * 7, 1 / 3, 2 / 3, 1, 1, 1])
+    steep, even = np.repeat([0, 1], [7, 5]), np.array([*[0] * 7, 0.5, 1, 1, 1, 1])
 
     def is_found(rise: float, course: Floats) -> bool:
         return not is_clear(make_trace(loss=np.exp(low + rise * course) - 0.05))
@@ -311,7 +353,7 @@ def restarts(rows: int = 400) -> tuple[Floats, Floats]:
 
 def test_a_rise_within_restarts_is_found_above_the_level_at_an_equal_rate() -> None:
     loss, rate = restarts()
-    loss[200:] *= np.exp(np.linspace(0, 1.2, 200))
+    loss[200:] *= np.exp(np.linspace(0, 2, 200))
     finding = found(make_trace(loss=loss[:340], lr=rate[:340]))
     assert told(finding, "level at an equal rate") > 0.06
 

@@ -192,8 +192,8 @@ AT_LIMIT = {
         lambda: turn(handful_at_chance, 0.015, 0.001)[0],
         lambda: turn(handful_at_chance, 0.015, 0.001)[1],
     ),
-    "shortfall under a spent rate": (
-        lambda: turn(slowed_by_the_rate, 0.9, 0.25)[0],
+    "shortfall under a spent rate": (  # a note with another rate, a warning with this one
+        lambda: make_trace(loss=turn(slowed_by_the_rate, 0.9, 0.25)[1].series["loss"].values),
         lambda: turn(slowed_by_the_rate, 0.9, 0.25)[1],
     ),
     "range of a handful": (
@@ -450,6 +450,14 @@ def test_a_solved_run_whose_weights_rest_is_silent() -> None:
     solved = np.maximum(0.64 * np.exp(-80 * T), 1e-9)
     assert is_clear(beside(solved, update_unchanged=sampled(1.0)))
     assert not is_calm(beside(solved + 0.1, update_unchanged=sampled(1.0)))
+
+
+def test_a_rate_that_was_spent_on_a_solved_task_is_a_note() -> None:
+    trace = late_fall(0.0)
+    assert only_finding(trace).severity is Severity.WARN
+    loss, rate = (np.asarray(trace.series[name].values) for name in ("loss", "lr"))
+    solved = make_trace(loss=loss - 3.99, lr=rate)
+    assert only_finding(solved).severity is Severity.NOTE
 
 
 def test_it_tells_how_many_weights_stand_still_not_that_all_do() -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from optdoctor.curves.spikes import NORMS, norm_level, spikes_of
+from optdoctor.curves.deviations import norm_level
+from optdoctor.curves.spikes import NORMS, spikes_of
 from optdoctor.engine import examine
 from optdoctor.findings import Finding, Severity, Status
 from optdoctor.rules.gradient_outlier import RULE, SPREAD

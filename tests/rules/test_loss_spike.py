@@ -10,7 +10,8 @@ from curves.faults import spike
 from curves.views import VIEWS, trace_of
 from numpy.typing import ArrayLike, NDArray
 
-from optdoctor.curves.spikes import LOSSES, NORMS, Reach, median_of_five, spikes_of
+from optdoctor.curves.deviations import median_of_five
+from optdoctor.curves.spikes import LOSSES, NORMS, Reach, spikes_of
 from optdoctor.engine import diagnose, examine
 from optdoctor.findings import Finding, Severity, Status
 from optdoctor.rules import loss_spike

@@ -10,7 +10,9 @@ from rising import blocks, course, figure, jumping, line_of
 from optdoctor.curves.level import curve
 from optdoctor.curves.rise import (
     BY_CHANCE,
+    EXPLODED,
     USUAL,
+    explosion,
     gravest,
     rise_from_start,
     rise_of,
@@ -103,6 +105,43 @@ def test_few_equal_rows_exceed_the_limit_less_often_than_in_one_of_two_hundred(
     assert beyond <= 5
 
 
+def test_the_gap_of_an_explosion_is_that_of_the_obvious_calculation() -> None:
+    rows = [2.0, 0.5, 1.0, 1.5, 400.0, 900.0, 300.0, 5000.0, 700.0]
+    shown = [math.log(row + 0.05 * 1.0) for row in rows]
+    rise = figure(make_trace(loss=rows), explosion)
+    assert (rise.way, rise.best, rise.onset) == ("gap", 3, 5)
+    assert rise.errors == pytest.approx(math.log(300.05 / 2.05), abs=0.01)
+    assert rise.height == pytest.approx(sum(shown[-3:]) / 3 - sum(shown[1:4]) / 3, abs=1e-3)
+    told = gravest(line_of(make_trace(loss=rows)))
+    assert told is not None
+    assert told.way == "gap"
+    less = gravest(line_of(make_trace(loss=[*rows[:4], *(row / 2 for row in rows[4:])])))
+    assert less is None, "150 times, amid such noise"
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("rows", [8, 16, 29])
+def test_equal_rows_of_any_noise_hardly_ever_lie_a_hundred_times_apart(
+    noise: str, rows: int
+) -> None:
+    rng = np.random.default_rng(rows)
+    beyond = 0
+    for _ in range(1000):
+        rise = explosion(line_of(make_trace(loss=np.exp(0.5 * NOISES[noise](rng, rows)))))
+        beyond += rise is not None and rise.errors > EXPLODED
+    assert beyond <= 2
+
+
+@pytest.mark.parametrize("rows", [8, 9, 12, 20, 29, 30, 41, 400])
+def test_a_run_that_explodes_after_its_first_row_is_told_in_a_log_of_any_length(rows: int) -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        later = 2e4 * np.exp(np.linspace(0, 4, rows - 1) + rng.standard_normal(rows - 1))
+        rise = gravest(line_of(make_trace(loss=np.append(0.2, later))))
+        assert rise is not None
+        assert rise.height > math.log(1e4)
+
+
 def test_one_row_more_than_chance_brings_rises_unbroken_once_in_720_times() -> None:
     rng, runs = np.random.default_rng(0), 40_000
     rows = rng.random((runs, BY_CHANCE + 1))
@@ -182,5 +221,5 @@ def test_a_million_rows_take_a_few_hundredths_of_a_second() -> None:
     took = process_time() - start
     print(f"{1000 * took:.0f} ms")
     assert rise is not None
-    assert rise.onset == 600_001
+    assert 0 <= rise.onset - 600_001 < 16, "a curve has 65 536 rows at most"
     assert took < 0.15

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from rising import (
     blocks,
     clear,
+    climb,
     coming_back,
     course,
     jumping,
@@ -20,6 +21,7 @@ from rising import (
     with_evaluation,
 )
 
+from optdoctor.curves.rise import rise_of_few
 from optdoctor.curves.trend import trend
 from optdoctor.engine import examine
 from optdoctor.findings import Finding, Severity, Status
@@ -28,6 +30,25 @@ from optdoctor.synthetic import falling_loss, make_trace, small_gpt
 from optdoctor.trace import Event, Trace
 
 Floats = NDArray[np.float64]
+
+
+def few(calm: float) -> Trace:
+    """Twelve rows, the last six of which climb, and ever less noise in the others."""
+    levels = np.log(1.05) - np.array([0, 0.4, 0.7, 0.9, 0.9, 0.9, 0.9, 0.7, 0.5, 0.3, 0.1, 0.1])
+    noise = 0.1 / max(calm, 1e-3) * np.array([1, -1, 1, -1, 1, -1, *[0] * 6])
+    return make_trace(loss=np.exp(levels + noise) - 0.05)
+
+
+def creep(rise: float, share: float = 0.6) -> Trace:
+    return blocks(climb(rise, share))
+
+
+def sinking(end: float) -> Trace:
+    """Creeps up by 1 over half the run, and comes back to `end` above the best."""
+    levels = climb(1.0, 0.5)
+    levels[36:] = -1 + end
+    return blocks(levels)
+
 
 AT_LIMIT = {
     "rise": pair("height", 0.04, lambda up: blocks(course(up, low=-0.5)), 0.5),
@@ -42,14 +63,22 @@ AT_LIMIT = {
     ),
     "lost": pair("lost", 0.03, lambda up: blocks(course(up)), 2.0),
     "kept": (
-        lambda: where("kept", 0.49, lambda end: blocks(coming_back(0.2, end)), 0.2),
-        lambda: where("kept", 0.50, lambda end: blocks(coming_back(0.2, end)), 0.2),
+        lambda: where("kept", 0.49, sinking, 0.9),
+        lambda: where("kept", 0.50, sinking, 0.9),
     ),
+    "share left": pair("kept", 0.35, lambda end: blocks(coming_back(0.2, end)), 0.2, 0.01),
     "most": pair(
         "lost",
         0.5,
         lambda up: with_evaluation(blocks(course(up, ramp=1.0, low=-0.3)), 1.3),
         2.0,
+    ),
+    "large_errors": pair("errors", 10.0, noisy(1.0, 12, 0.6), 50.0, 0.01),
+    "few_errors": pair("errors", 6.0, few, 50.0, 0.01, rise_of_few),
+    "height of a critical rise": pair("height", 0.3, creep, 1.0),
+    "speed": (
+        lambda: where("speed", 0.36, lambda fast: blocks(course(0.6, ramp=1 - fast)), 1.0),
+        lambda: where("speed", 0.35, lambda fast: blocks(course(0.6, ramp=1 - fast)), 1.0),
     ),
     "rise above the start": pair(
         "over", 0.04, lambda up: blocks(course(0.1 + up, low=np.log(1.05) - 0.1)), 0.5
@@ -77,7 +106,7 @@ def test_a_creep_names_both_levels_with_their_steps() -> None:
     assert any("no single jump" in e.what for e in finding.evidence)
 
 
-def test_only_a_loss_above_its_start_or_a_worse_evaluation_is_critical() -> None:
+def test_a_small_rise_is_critical_only_above_its_start_or_if_the_evaluation_is_worse() -> None:
     def severity(rise: float, evaluation: float | None = None) -> Severity:
         trace = make_trace(loss=rising(rise))
         return found(with_evaluation(trace, evaluation) if evaluation else trace).severity
@@ -91,10 +120,71 @@ def test_only_a_loss_above_its_start_or_a_worse_evaluation_is_critical() -> None
     assert told(above, "above that of the start") == pytest.approx(0.1, abs=0.01)
 
 
+def test_a_slow_rise_by_more_than_a_third_is_a_drift_and_critical() -> None:
+    finding = found(creep(0.6))
+    assert finding.severity is Severity.CRITICAL
+    assert finding.summary.startswith("Drift: the training loss rises from a level of 0.31")
+    (row,) = (e for e in finding.evidence if "its best level" in e.what)
+    assert (row.observed, row.limit) == (pytest.approx(0.6, abs=0.03), 0.3)
+    assert "Go back" in finding.treatments[0].title
+    loud, calm = (found(noisy(1.0, 12, 0.6)(times)) for times in (1.5, 3.0))
+    assert told(loud, "the rise over its standard error") <= 10
+    assert (loud.severity, calm.severity) == (Severity.WARN, Severity.CRITICAL)
+
+
+def test_a_large_rise_that_is_coming_back_is_a_warning() -> None:
+    finding = found(sinking(0.45))
+    assert finding.severity is Severity.WARN
+    assert told(finding, "still stands: it is coming back") < 0.5
+
+
+def test_a_bump_that_leaves_more_than_a_third_of_it_is_a_warning_with_its_peak() -> None:
+    finding = found(blocks(coming_back(0.3, 0.12)))
+    assert finding.severity is Severity.WARN
+    assert ", peaks at 0.4" in finding.summary
+    assert finding.evidence[1].observed > finding.evidence[1].limit == RULE.limits.errors
+    assert is_clear(blocks(coming_back(0.3, 0.09))), "a spike, to which a third may be left"
+
+
+def test_only_a_rise_over_more_than_a_fifth_of_the_run_is_a_drift() -> None:
+    for share in (0.22, 0.25, 0.6):
+        assert not is_clear(creep(0.6, share))
+        assert is_clear(creep(1.4, share)), "a divergence, however slow"
+    for share in (0.03, 0.1, 0.2):
+        assert is_clear(creep(0.6, share))
+
+
 @pytest.mark.parametrize("rise", [0.4, 1.0, 3.0])
-def test_what_diverges_is_left_to_the_rule_of_that_name(rise: float) -> None:
-    assert is_clear(make_trace(loss=rising(rise)))
+def test_a_large_jump_is_left_to_divergence(rise: float) -> None:
     assert is_clear(make_trace(loss=jumping(np.exp(rise))))
+
+
+def test_six_rows_in_unbroken_rise_are_a_drift_unless_they_triple_the_loss() -> None:
+    rows = np.array((3.0, 2.0, 1.5, 1.2, 1.0, 1.0, 0.9))
+
+    def climbing(rise: float, count: int) -> Trace:
+        return make_trace(loss=np.append(rows, 0.9 * np.exp(np.linspace(0, rise, count)[1:])))
+
+    finding = found(climbing(0.6, 6))
+    assert finding.severity is Severity.CRITICAL
+    assert told(finding, "rows in unbroken rise to the end") == 6
+    assert finding.steps == (7, 12)
+    assert is_clear(climbing(1.8, 6))
+    assert is_clear(climbing(0.25, 6)), "so few rows show nothing less than 0.3"
+
+
+def test_a_large_rise_is_told_while_the_rate_still_warms_up() -> None:
+    line = np.linspace(1e-5, 1e-3, 400)
+    loss = np.repeat(np.exp(climb(0.6, 0.6)) - 0.05, 10)
+    assert found(make_trace(loss=loss, lr=line)).severity is Severity.WARN
+    small = np.repeat(np.exp(climb(0.25, 0.6)) - 0.05, 10)
+    assert is_clear(make_trace(loss=small, lr=line))
+
+
+def test_seven_rows_are_too_few() -> None:
+    outcome = examine(RULE, make_trace(loss=np.arange(1.0, 8.0)))
+    assert outcome.status is Status.ABSTAINED
+    assert outcome.reason == "7 rows of loss, needs 8"
 
 
 def test_a_warning_begins_with_the_check_that_tells_data_from_damage() -> None:

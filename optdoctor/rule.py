@@ -22,7 +22,7 @@ SYMPTOMS = frozenset(
         "nonfinite-gradient",
     }
 )
-"""Names fixed for what a curve or a gradient shows, whether or not its rule exists yet."""
+"""Names fixed for what a curve or a gradient shows."""
 
 SECTIONS = ("What it finds", "Why it matters", "What to do", "When it is fine", "Told apart from")
 """The headings that every rule's docstring has, in this order."""

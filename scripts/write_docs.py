@@ -15,7 +15,7 @@ from pathlib import Path
 from optdoctor.channels import CHANNELS, Axis, Cost
 from optdoctor.readers import registry
 from optdoctor.report import formats
-from optdoctor.report.explain import explained, kind, limit_docs
+from optdoctor.report.explain import kind, limit_docs
 from optdoctor.rule import Rule
 from optdoctor.rules import RULES
 
@@ -52,7 +52,7 @@ def _rule(rule: Rule) -> str:
         f"- needs {_names(rule.needs)}",
     ]
     about += [f"- reads where measured: {_names(rule.uses)}"] if rule.uses else []
-    about += [f"- can bring about {_listed(explained(rule))}"] if rule.explains else []
+    about += [f"- can bring about {_listed(rule.explains)}"] if rule.explains else []
     docs = limit_docs(rule.limits)
     limits = [
         [f"`{field.name}`", f"{getattr(rule.limits, field.name):,}", docs[field.name]]

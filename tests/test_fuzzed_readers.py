@@ -186,6 +186,16 @@ def test_no_rule_crashes_at_rates_of_any_size(rate: float) -> None:
     assert not diagnosis.with_status(Status.CRASHED)
 
 
+@pytest.mark.parametrize(("low", "high"), [(5e-324, 1.0), (1e-3, 1.7e308), (5e-324, 1.7e308)])
+def test_no_rule_crashes_where_a_rate_rises_by_any_factor(low: float, high: float) -> None:
+    loss = np.where(np.arange(400) < 200, 2.0, 8.0) + 0.01 * np.sin(np.arange(400.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        diagnosis = diagnose(make_trace(loss=loss, lr=np.where(np.arange(400) < 200, low, high)))
+    assert not diagnosis.with_status(Status.CRASHED)
+    assert "divergence" in {finding.rule for finding in diagnosis.findings}
+
+
 @pytest.mark.parametrize("size", [1e300, 1e-310, 1.0])
 def test_no_rule_crashes_at_losses_of_any_size(size: float) -> None:
     loss = size * (2.5 + np.sin(np.arange(400.0)))

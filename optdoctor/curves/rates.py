@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optdoctor.curves.level import Curve, Floats
+from optdoctor.curves.level import HUGE, Curve, Floats
 from optdoctor.store import IntArray, Series
 from optdoctor.trace import Trace
 
@@ -69,7 +69,7 @@ class RateSince(NamedTuple):
     @property
     def times(self) -> float:
         """The rate now over that of the best block; 0 where that was 0."""
-        return round(self.now / self.best, 2) if self.best > 0 else 0.0
+        return round(min(self.now / self.best, HUGE), 2) if self.best > 0 else 0.0
 
     @property
     def excuses(self) -> bool:
@@ -90,7 +90,7 @@ def rate_since(trace: Trace, line: Curve, best: int, height: float) -> RateSince
     if rate[best:].max() <= RATE_ROSE * rate[best]:
         return None
     tail = max(2, len(rate) // 13)
-    now = float(np.median(rate[-tail:]))
+    now = float(np.median(np.minimum(rate[-tail:], HUGE)))  # a mean of two must not overflow
     before = rate[: best + 1]
     equal = (before >= EQUAL_RATES[0] * now) & (before <= EQUAL_RATES[1] * now)
     above = None

@@ -13,7 +13,7 @@ from optdoctor.channels import Axis, channel
 from optdoctor.knowledge.rates import UNMEASURED, Measured, rates
 from optdoctor.knowledge.recording import TELLS
 from optdoctor.report.document import dumps
-from optdoctor.report.wording import listed, number, prose, wrap
+from optdoctor.report.wording import number, prose, wrap
 from optdoctor.rule import SECTIONS, SYMPTOMS, Limits, Rule
 
 SCHEMA = "optdoctor/rules-1"
@@ -43,22 +43,6 @@ def render(rule: Rule, *, width: int = 80) -> str:
         head, *rest = wrap(prose(text, ticks=True), width - _LABEL)
         lines += [f"{label:<{_LABEL}}{head}", *(" " * _LABEL + line for line in rest)]
     return "\n".join(lines)
-
-
-def explained(rule: Rule) -> list[str]:
-    """The names that `rule` explains; those that no rule finds yet say so."""
-    from optdoctor.rules import RULES
-
-    known = {other.name for other in RULES}
-    return [name if name in known else f"{name} (no rule yet)" for name in rule.explains]
-
-
-def render_reserved(name: str, rules: Iterable[Rule], *, width: int = 80) -> str:
-    """What can be said of a symptom whose name is fixed and whose rule does not exist yet."""
-    causes = [rule.name for rule in rules if name in rule.explains]
-    text = f"{name} is a name kept for a symptom; no rule finds it yet."
-    text += f" What could explain it: {listed(causes)}." if causes else ""
-    return "\n".join(wrap(text, width))
 
 
 def render_list(rules: Iterable[Rule], *, width: int = 80) -> str:
@@ -143,7 +127,7 @@ def _about(rule: Rule) -> list[tuple[str, str]]:
     if rule.uses:
         rows.append(("of these", f"{', '.join(rule.uses)}: only where measured"))
     if rule.explains:
-        rows.append(("explains", ", ".join(explained(rule))))
+        rows.append(("explains", ", ".join(rule.explains)))
     for position, (name, tells) in enumerate(TELLS.get(rule.name, {}).items()):
         rows.append(("" if position else "from a log", f"{name} tells {tells}"))
     docs = limit_docs(rule.limits)

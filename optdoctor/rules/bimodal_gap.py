@@ -90,7 +90,7 @@ class Limits(rule.Limits):
     """Largest fall of the training loss over the later half of the evaluations, in logarithms,
     that passes where the evaluation loss stopped."""
     halved: float = 0.69
-    """The same beyond which it is a warning, if the evaluation rises by more than `rise` and `hint`,
+    """The same beyond which it is a warning, if the evaluation rises by above `rise` and `hint`,
     no metric gains, and the loss is not near zero: it halves again, and nothing comes of it."""
     hint: float = 2.5
     """Rise of the evaluation loss in its standard errors that makes such a stop a warning."""

@@ -77,7 +77,7 @@ def at_chance(line: Curve, told: object, unit: str, share: float, flat: float) -
     last = max(2, line.blocks.size // 13)
     ending = float(np.median(np.concatenate(groups[-last:])))
     error = line.block_error / math.sqrt(line.blocks.size / 2)
-    far = np.abs(np.log(np.maximum(line.losses, 1e-300) / max(level, 1e-300)))
+    far = np.abs(np.log(np.maximum(line.losses, 1e-300)) - np.log(max(level, 1e-300)))
     away = np.flatnonzero(far > RESTLESS + 4 * line.noise).max(initial=-1) + 1
     row = max(line.steps.size // 10, min(int(away), half))
     for classes, known, name, chance in sorted(

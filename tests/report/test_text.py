@@ -252,7 +252,7 @@ def test_skipped_updates_have_one_note() -> None:
     rows = make_trace(step_skipped=[1.0], step_source="counted rows")
     assert "note           1 update was skipped" in render(diagnose(rows), rows)
     none = make_trace(loss=falling_loss(480), step_skipped=[0.0])
-    assert "skipped" not in render(diagnose(none), none)
+    assert "skipped" not in render(diagnose(none), none).replace("step_skipped", "")
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ class Limits(rule.Limits):
     """Finite losses; below 30 only their range is judged."""
     low_rate: float = 0.15
     """Share of its peak below which a learning rate is spent."""
-    spent_share: float = 0.5
+    spent_share: float = 0.6
     """Least share of the rows with a spent rate; schedules that fit their run have less."""
     late_fall: float = 0.06
     """Largest fall in the last half of the run, in the loss's logarithm, that is no progress."""

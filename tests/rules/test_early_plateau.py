@@ -177,7 +177,7 @@ def turn(make: Callable[[float], Trace], low: float, high: float) -> tuple[Trace
 
 AT_LIMIT = {
     "low_rate": (lambda: with_rate(30, 0.15), lambda: with_rate(30, np.nextafter(0.15, 0))),
-    "spent_share": (lambda: with_rate(51), lambda: with_rate(50)),
+    "spent_share": (lambda: with_rate(41), lambda: with_rate(40)),
     "late_fall": (lambda: turn(late_fall, 0.4, 0.01)[0], lambda: turn(late_fall, 0.4, 0.01)[1]),
     "unpaid": (lambda: turn(unpaid, 0.1, 0.001)[0], lambda: turn(unpaid, 0.1, 0.001)[1]),
     "flat": (lambda: turn(drifting, 0.1, 0.001)[0], lambda: turn(drifting, 0.1, 0.001)[1]),

@@ -275,7 +275,8 @@ def _why_unknown(outcomes: Mapping[str, Outcome], trace: Trace) -> str | None:
         return f"no loss was recorded{how}"
     finite = trace.series["loss"].num_finite
     if finite < LEAST_LOSSES:
-        return f"{finite} finite loss{'es' * (finite != 1)}, needs {LEAST_LOSSES}"
+        losses = "1 finite loss is" if finite == 1 else f"{finite} finite losses are"
+        return f"{losses} too few to call a run healthy: {LEAST_LOSSES} are needed"
     if skipped := _skipped_to_the_end(trace):
         return skipped
     loss = trace.series["loss"]
@@ -290,6 +291,9 @@ def _why_unknown(outcomes: Mapping[str, Outcome], trace: Trace) -> str | None:
         return f"{what} was guessed; a column or key named `loss` is judged"
     if kind in NOT_FALLING:
         return f"{called(str(kind))} need not fall in a good run: its curve alone shows no health"
+    rises = outcomes.get("divergence")
+    if rises is not None and rises.status is Status.ABSTAINED:
+        return f"no divergence could be looked for ({rises.reason})"
     return None
 
 

@@ -175,5 +175,7 @@ class Notice:
 
     step: int
     """The update at which it was seen."""
-    what: Literal["appeared", "worsened", "ended"]
+    what: Literal["appeared", "worsened", "ended", "renamed"]
     finding: Finding
+    was: str = ""
+    """The rule that told of the same illness before, where it is renamed."""

@@ -177,7 +177,7 @@ class Follower:
         self._next = monotonic() + (monotonic() - began) / SHARE
 
     def _say(self, notice: Notice, trace: Trace) -> None:
-        if notice.finding.severity is not Severity.NOTE:
+        if notice.finding.severity is not Severity.NOTE or notice.what == "renamed":
             self._tell(notice, trace)
 
     def _wait(self) -> bool:

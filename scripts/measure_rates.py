@@ -23,7 +23,7 @@ from optdoctor.rule import SYMPTOMS
 
 ROOT = Path(__file__).resolve().parent.parent
 RATES = ROOT / "optdoctor" / "knowledge" / "rates.json"
-ON = "real logs that other people published"
+ON = "on logs that other people published"
 EXPECTED: Mapping[str, tuple[str, ...]] = {
     "NaN (permanent)": ("nan-pulse",),
     "NaN pulse": ("nan-pulse",),

@@ -275,9 +275,9 @@ def test_a_log_of_evaluations_alone_counts_them(tmp_path):
     assert read["runs"][0]["verdict"] == "unknown"
 
 
-def test_a_log_that_counts_from_zero_is_said_to(tmp_path, healthy_rows):
+def test_a_log_that_counts_from_zero_keeps_its_numbers(tmp_path, healthy_rows):
     rows = [[step - 1, *more] for step, *more in healthy_rows[:100]]
-    assert "stands here as N + 1" in analyze(write_csv(tmp_path / "train.csv", rows)).stdout
+    assert "steps 0-99" in analyze(write_csv(tmp_path / "train.csv", rows)).stdout
 
 
 def run_in_shell(tail: str, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -190,12 +190,16 @@ def test_a_loss_that_need_not_fall_proves_no_health(kind: str) -> None:
     assert word in (diagnosis.reason or "")
 
 
+TOO_FEW = "{} too few to call a run healthy: 30 are needed"
+
+
 @pytest.mark.parametrize(
     ("loss", "verdict", "reason"),
     [
         ([1.0] * LEAST_LOSSES, Verdict.HEALTHY, None),
-        ([1.0] * 29, Verdict.UNKNOWN, "29 finite losses, needs 30"),
-        ([1.0] * 29 + [np.nan] * 90, Verdict.UNKNOWN, "29 finite losses, needs 30"),
+        ([1.0] * 29, Verdict.UNKNOWN, TOO_FEW.format("29 finite losses are")),
+        ([1.0] * 29 + [np.nan] * 90, Verdict.UNKNOWN, TOO_FEW.format("29 finite losses are")),
+        ([1.0], Verdict.UNKNOWN, TOO_FEW.format("1 finite loss is")),
         ([1.0] * 30 + [np.nan] * 90, Verdict.HEALTHY, None),
     ],
 )
@@ -259,6 +263,18 @@ def test_a_rule_that_declares_every_metric_sees_metrics_and_nothing_else() -> No
     assert not make_trace(loss=np.ones(3)).has("metric:*")
     with pytest.raises(Undeclared):
         trace.series["loss"]
+
+
+def test_a_run_of_which_nobody_can_tell_whether_it_diverges_is_not_healthy() -> None:
+    falling = np.linspace(3, -3, 400) + np.sin(np.arange(400))
+    for loss in (falling, falling[::-1]):
+        diagnosis = diagnose(make_trace(loss=loss))
+        assert (diagnosis.verdict, diagnosis.reason) == (
+            Verdict.UNKNOWN,
+            "no divergence could be looked for"
+            " (losses below 0: whether a rise is good or bad is not known)",
+        )
+    assert diagnose(make_trace(loss=falling + 9)).verdict is Verdict.HEALTHY
 
 
 def test_losses_that_are_all_exactly_0_prove_nothing() -> None:

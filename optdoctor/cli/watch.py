@@ -61,11 +61,16 @@ def COMMAND(  # noqa: N802 - the registry's constant
 
 def _tell(notice: Notice, trace: Trace) -> None:
     from optdoctor.report import slots
+    from optdoctor.report.own_steps import counts_from_zero, words_as_logged
     from optdoctor.report.wording import plain
 
-    finding = notice.finding
+    finding, step = notice.finding, notice.step
     if notice.what == "ended":
         said = f"{finding.rule}: no longer found"
     else:
         said = f"{finding.severity.upper()} {finding.rule}: {slots.worded(finding.summary, trace)}"
-    say(plain(f"{strftime('%H:%M:%S')}  {slots.unit(trace)} {notice.step}  {said}"))
+    if notice.what == "renamed":
+        said = f"{notice.was} is now {finding.rule}: {said}"
+    if counts_from_zero(trace):
+        said, step = words_as_logged(said), step - 1
+    say(plain(f"{strftime('%H:%M:%S')}  {slots.unit(trace)} {step}  {said}"))

@@ -21,7 +21,10 @@ BETTER = 0.001
 """Share below chance from which a loss that is surely below it is better than chance, if barely;
 and how closely a guessed number has to be met in a log that begins in mid-run."""
 NO_GAIN = 1.15
-"""Most that a run that ends at chance began above it."""
+"""Most that a run that ends at chance began above it, unless it fell there in its first rows."""
+FIRST_ROWS, FIRST_SHARE = 5, 0.02
+"""Rows, or share of them, whichever is more, within which a net that dies has fallen to chance. A
+loss that falls for longer has learned something, and ends at any level."""
 RESTLESS = 0.01
 """Distance from the level, in logarithms beside four deviations of a row, that has left it."""
 
@@ -45,7 +48,9 @@ class Chance(NamedTuple):
     barely: bool
     """Whether it is surely below chance, if by little."""
     row: int
-    """The first row from which it stood there; never in the first tenth."""
+    """The first row from which it stood there; in the first tenth only where it fell there."""
+    fell: int
+    """Rows in which it fell there from far above; 0 where it began near by."""
 
 
 def candidates(told: object, unit: str) -> list[tuple[int, bool, str, float]]:
@@ -67,7 +72,8 @@ def nearest(level: float, told: object, unit: str, share: float) -> tuple[int, b
 def at_chance(line: Curve, told: object, unit: str, share: float, flat: float) -> Chance | None:
     """Chance that a curve stands at to `share`, while its last half falls by less than `flat`.
 
-    Or at which it began, and below which no block ever was by more than `share`.
+    Or at which it began, and below which no block ever was by more than `share`. Or to which it
+    fell within its first rows and where it stands since; a guessed number to `BETTER` then.
     """
     half, groups = line.losses.size // 2, np.array_split(line.losses, line.blocks.size)
     level, start = float(np.median(line.losses[half:])), float(np.median(line.losses[:3]))
@@ -78,24 +84,32 @@ def at_chance(line: Curve, told: object, unit: str, share: float, flat: float) -
     ending = float(np.median(np.concatenate(groups[-last:])))
     error = line.block_error / math.sqrt(line.blocks.size / 2)
     far = np.abs(np.log(np.maximum(line.losses, 1e-300)) - np.log(max(level, 1e-300)))
-    away = np.flatnonzero(far > RESTLESS + 4 * line.noise).max(initial=-1) + 1
-    row = max(line.steps.size // 10, min(int(away), half))
+    outside, tenth = far > RESTLESS + 4 * line.noise, line.steps.size // 10
+    row = max(tenth, min(int(np.flatnonzero(outside).max(initial=-1)) + 1, half))
+    fell = int(np.flatnonzero(outside[: max(tenth, FIRST_ROWS + 1)]).max(initial=-1)) + 1
+    at_once = throughout < flat and 0 < fell <= max(FIRST_ROWS, FIRST_SHARE * line.steps.size)
     for classes, known, name, chance in sorted(
         candidates(told, unit), key=lambda one: abs(level / one[3] - 1)
     ):
-        if start > NO_GAIN * chance or level > NO_GAIN * chance:
+        off, below = abs(level / chance - 1), 1 - lowest / chance
+        began_far = start > NO_GAIN * chance
+        if level > NO_GAIN * chance or (began_far and not at_once):
             continue
         if 1 - ending / chance > share + SIGNIFICANT * line.block_error / math.sqrt(last):
             continue  # it learned in the end
-        off, below = abs(level / chance - 1), 1 - lowest / chance
         began = min(abs(float(line.losses[0]) / chance - 1), abs(start / chance - 1))
         stood = late if known or began <= share else throughout  # a slow fall ends at any level
-        if round(off, 4) <= share and stood < flat:
+        if began_far:
+            if round(off, 4) > (share if known else min(share, BETTER)):
+                continue
+            what, judged = f"off {name} in the last half", off
+        elif round(off, 4) <= share and stood < flat:
             what, judged = f"off {name} in the last half", off
         elif round(max(began, below), 4) <= share:
             what, judged = f"below {name} at its lowest", below
         else:
             continue
         barely = 1 - level / chance > max(BETTER, SIGNIFICANT * error)
-        return Chance(classes, known, name, chance, level, start, what, judged, barely, row)
+        where, rows = (fell, fell) if began_far else (row, 0)
+        return Chance(classes, known, name, chance, level, start, what, judged, barely, where, rows)
     return None

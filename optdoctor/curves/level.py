@@ -25,6 +25,15 @@ SOFT = 0.05
 FIRST_JUMP = 3.0
 """Largest multiple of the very first loss that the first losses count as: a run may explode."""
 
+FIRST_FALL = 10.0
+"""Largest multiple of the median of the first tenth that they count as: they may be an outlier."""
+
+EARLY = 10
+"""The first tenth of the rows is early, and ten rows at least."""
+
+SLIPS = 0.01
+"""Share of rows, and of the median loss, up to which losses below 0 are slips, and count as 0."""
+
 HUGE = 1e300
 """What a finite loss beyond it counts as, so that no sum or difference of losses overflows."""
 
@@ -40,7 +49,7 @@ class Curve(NamedTuple):
     """
 
     steps: IntArray  # [n] step of each row
-    losses: Floats  # [n] as recorded
+    losses: Floats  # [n] as recorded; 0 for the few just below it
     level: Floats  # [n] log(loss + SOFT * first losses); over its range where losses are negative
     noise: float
     """Standard deviation of one row's level, from differences of neighbours."""
@@ -58,6 +67,10 @@ class Curve(NamedTuple):
         """[K]: the last step of each block."""
         return np.append(self.block_steps[1:] - 1, self.steps[-1])
 
+    def level_of(self, loss: float) -> float:
+        """The level of such a loss, likewise."""
+        return float(np.log(loss + self.soft))
+
     def loss_at(self, level: float) -> float:
         """The loss that has this level, for a curve without negative losses."""
         return max(float(np.exp(min(level, np.log(2 * HUGE)))) - self.soft, 0.0)
@@ -71,6 +84,7 @@ def curve(series: Series) -> Curve | None:
     losses = np.clip(np.asarray(series.values[kept], np.float64), -HUGE, HUGE)
     if losses.size < LEAST_ROWS:
         return None
+    losses = _without_slips(losses)
     soft = 0.0 if losses.min() < 0 else softening(losses)
     level = np.log(losses + soft) if soft else _over_range(losses)
     difference = np.diff(level)
@@ -110,10 +124,22 @@ def bounded(series: Series) -> Series:
 def softening(losses: Floats) -> float:
     """`SOFT` of the first losses: what is added to losses of 0 or more before the logarithm."""
     first, usual = float(losses[0]), float(np.median(losses[:3]))
+    early = float(np.median(losses[: max(losses.size // EARLY, EARLY)]))
+    if early > 0:
+        usual = min(usual, FIRST_FALL * early) or early
     if 0 < first < usual / FIRST_JUMP:
         usual = FIRST_JUMP * first
     usual = usual or TRIFLE * float(losses.max()) or TRIFLE
     return max(SOFT * usual, float(np.finfo(np.float64).tiny))
+
+
+def _without_slips(losses: Floats) -> Floats:
+    """The losses with 0 for a few rows just below it; truly signed losses stay as they are."""
+    low = losses[losses < 0]
+    few = 0 < low.size <= max(SLIPS * losses.size, 1)
+    if few and -float(low.min()) < SLIPS * float(np.median(losses)):
+        return np.maximum(losses, 0.0)
+    return losses
 
 
 def _over_range(losses: Floats) -> Floats:

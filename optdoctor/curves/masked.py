@@ -1,6 +1,7 @@
 """The training loss of a trace, without the zeros that a log prints for NaN."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,20 @@ from optdoctor.trace import Trace
 
 FILTERED_BY = ("framework", "loss_window", "nan_filter")
 """Facts that `witness` and `may_hide_nan` read."""
+BEFORE = 10
+"""Rows before a stretch of zeros that tell from where the loss fell to it."""
+
+
+class Zeros(NamedTuple):
+    """Losses of exactly 0 from a step to the end of a log, and from where they fell to 0."""
+
+    step: int  # the first of them
+    count: int  # how many those are,
+    share: float  # and of all rows, rounded
+    before: float  # the loss one row before
+    height: float
+    """The lower of that loss and of the median of `BEFORE` rows, over the first losses; rounded.
+    It is 0 where any of those rows is: a loss that reaches 0 by itself does so more than once."""
 
 
 def may_hide_nan(trace: Trace) -> bool:
@@ -70,6 +85,41 @@ def unmasked(loss: Series, norm: Series | None) -> Series:
         bad=np.where(masked, bad, loss.bad),
         first_bad=np.where(masked, first, loss.first_bad),
         last_bad=np.where(masked, last, loss.last_bad),
+    )
+
+
+def zeros_to_the_end(loss: Series) -> Zeros | None:
+    """The zeros at the end of a loss; None where there are none, or too few rows before them."""
+    others = np.flatnonzero((loss.low != 0) | (loss.high != 0) | (loss.bad > 0))
+    start = int(others[-1]) + 1 if others.size else 0
+    finite = loss.values[:start][np.isfinite(loss.values[:start])]
+    if start in (0, loss.steps.size) or finite.size < BEFORE:
+        return None
+    last = np.asarray(finite[-BEFORE:], np.float64)
+    first, before = float(np.median(finite[:3])), float(last[-1])
+    height = min(before, float(np.median(last))) if last.min() > 0 else 0.0
+    count = int(loss.count[start:].sum())
+    return Zeros(
+        step=int(loss.starts[start]),
+        count=count,
+        share=round(count / loss.rows, 4),
+        before=before,
+        height=round(height / first, 3) if first > 0 else 0.0,
+    )
+
+
+def without(loss: Series, zeros: Zeros) -> Series:
+    """`loss` with NaN in place of those zeros."""
+    since = loss.starts >= zeros.step
+    return replace(
+        loss,
+        values=np.where(since, np.nan, loss.values),
+        low=np.where(since, np.nan, loss.low),
+        high=np.where(since, np.nan, loss.high),
+        high_step=np.where(since, NO_STEP, loss.high_step),
+        bad=np.where(since, loss.count, loss.bad),
+        first_bad=np.where(since, loss.starts, loss.first_bad),
+        last_bad=np.where(since, loss.steps, loss.last_bad),
     )
 
 

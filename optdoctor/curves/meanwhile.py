@@ -7,7 +7,7 @@ from optdoctor.store import IntArray, Series
 from optdoctor.trace import Trace
 
 FARTHEST = 1e6
-"""Largest factor that is told."""
+"""Largest factor that a sentence tells as a number."""
 AROUND = 50
 """Rows on each side of a step whose medians are compared."""
 AT_PEAK = 0.99
@@ -17,8 +17,14 @@ WARMED = 1.5
 
 
 def times(now: float, before: float) -> float:
-    """`now` over a positive `before`, at most `FARTHEST`."""
-    return FARTHEST if now / FARTHEST >= before else now / before
+    """`now` over a positive `before`, at most `HUGE`."""
+    return HUGE if now / HUGE >= before else now / before
+
+
+def times_told(now: float, before: float) -> str:
+    """The same as words."""
+    factor = times(now, before)
+    return f"more than {FARTHEST:,.0f} times" if factor > FARTHEST else f"{factor:.3g} times"
 
 
 def evaluation_times(trace: Trace, first: int) -> float | None:

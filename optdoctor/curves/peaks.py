@@ -16,7 +16,10 @@ BACK = 0.3
 NEARLY = 0.1
 """The same when no lower level is looked for."""
 SIDE = 3
-"""Rows that a peak needs on each side: the second and third update of a sound run can explode."""
+"""Rows that a peak needs on each side: the second and third update of a sound run can explode.
+Before it, it needs as many as it lasts: a run that rises first and falls from there has no peak."""
+EARLY, LEAD = 0.1, 3
+"""Share of the rows in which it needs so many times as many: a rise of the first rows is broad."""
 LASTING = 3
 """Rows above half the height from which a peak is no single one."""
 LISTED = 256
@@ -122,7 +125,8 @@ def _spike(
     """The peak at a place; None where it lacks a side, or did not come back."""
     first, last, top = place
     rows = len(level)
-    if first < SIDE or rows - last - 1 < SIDE:
+    lead = LEAD if first < EARLY * rows else 1
+    if first < max(SIDE, lead * (last - first + 1)) or rows - last - 1 < SIDE:
         return None
     highest = float(values[top])
     before = median(level[max(first - side, 0) : first])

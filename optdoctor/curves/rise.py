@@ -27,7 +27,20 @@ EXPLODED = 4.6
 """Least rise of few rows above all rows before, in logarithms, that no noise explains: a hundred
 times."""
 DOUBLED = 0.7
-"""Rise in logarithms above the first row, or two of few, that is told: one row is no level."""
+"""Rise in logarithms above the first rows, or above all rows before the last, that is told."""
+CLEAR = 10.0
+"""Standard deviations of a row by which the last rows stand above all rows before."""
+LAST = 3
+"""Rows at the end that are more than a spike."""
+EARLY = 10
+"""The first tenth of the rows may lie higher than the last."""
+LATE = 5
+"""What stands up before the last fifth is seen in blocks."""
+AROUND = 50
+"""Rows before a gap that tell the noise there."""
+RELAPSED = 0.1
+"""Fall in logarithms from the peak to the end that is clear: what rose from one low start learns.
+Also the least rise since a jump that is told as still going on."""
 FEW, MANY = 20, 30
 """Rows below which a block has no error of its own, and from which rows are not judged singly."""
 FEW_LEEWAY = 1.25
@@ -53,10 +66,10 @@ class Bounds(NamedTuple):
 
 USUAL = Bounds()
 
-Way = Literal["blocks", "start", "few", "first", "run", "gap"]
+Way = Literal["blocks", "start", "few", "first", "run", "gap", "end"]
 """How a rise is measured: in blocks, from the best; in blocks, from the very first loss; in few
 rows, from their lowest three in a row; likewise from the first one or two; from row to row; from
-the rows before a gap that none after it falls back into."""
+the rows before a gap that none after it falls back into, of few; likewise the last rows of many."""
 
 
 class Rise(NamedTuple):
@@ -80,6 +93,10 @@ class Rise(NamedTuple):
     lost: float  # share of the progress from the first block to the best that is lost
     fell: float  # start, the higher of the first block and the first losses, above best
     over: float  # end above start
+    rows: int  # from the onset on
+    joined: float  # loss of the first three of them
+    still: bool  # whether they rise further
+    learns: bool  # whether it comes from a low start, and falls clearly after its peak
 
     @property
     def is_abrupt(self) -> bool:
@@ -99,6 +116,8 @@ class Rise(NamedTuple):
     @property
     def diverges(self) -> bool:
         """Whether it is a divergence; else it is a drift. Rules that tell the two ask here."""
+        if self.way == "end":
+            return True
         return self.is_gross and (self.is_abrupt or self.is_fast or self.height > FAR)
 
     @property
@@ -117,7 +136,7 @@ class Rise(NamedTuple):
 def gravest(line: Curve, bounds: Bounds = USUAL) -> Rise | None:
     """The rise of the curve that is beyond the bounds; of several, the one that is higher."""
     told = [rise for rise in _rises(line) if beyond(rise, bounds)]
-    rise = max(told, key=lambda one: one.height, default=None)
+    rise = max(told, key=lambda one: one.height - DIVERGED * (one.way == "end"), default=None)
     if rise is None or rise.end - rise.low <= QUANTA * _quantum(line):
         return None
     return rise
@@ -134,6 +153,8 @@ def beyond(rise: Rise, bounds: Bounds) -> bool:
         return rise.is_large and rise.errors > BY_CHANCE
     if rise.way == "gap":
         return rise.errors > EXPLODED
+    if rise.way == "end":
+        return rise.errors > CLEAR
     if rise.way == "few":
         return rise.is_gross and rise.errors > bounds.few_errors
     if rise.way == "first":  # a moving average that begins with one low batch climbs without a jump
@@ -147,7 +168,7 @@ def beyond(rise: Rise, bounds: Bounds) -> bool:
 def is_certain(rise: Rise, bounds: Bounds) -> bool:
     """Whether it is large and so far beyond noise that it is told even while it comes back."""
     return rise.is_large and (
-        rise.way in ("few", "first", "run", "gap") or rise.errors > bounds.large_errors
+        rise.way in ("few", "first", "run", "gap", "end") or rise.errors > bounds.large_errors
     )
 
 
@@ -155,7 +176,7 @@ def _rises(line: Curve) -> list[Rise]:
     rows = line.losses.size
     found = [rise_of(line)] if rows >= FEW else []
     if rows >= MANY:
-        found.append(rise_from_start(line))
+        found += [rise_from_start(line), explosion_at_end(line)]
     else:
         found += [rise_of_few(line), run_up(line), explosion(line)]
     return [rise for rise in found if rise is not None]
@@ -185,8 +206,13 @@ def rise_of(line: Curve) -> Rise | None:
 
 
 def rise_from_start(line: Curve) -> Rise | None:
-    """The rise of the end above the very first loss: some runs explode within the first block."""
+    """The rise of the end above the first two losses: some runs explode within the first block.
+
+    Above the very first alone if it is a hundred times: one low row is no level.
+    """
     first, end = float(line.level[0]), _end(line)
+    if end - first <= EXPLODED:
+        first = max(first, float(line.level[1]))
     if end <= first:
         return None
     error = float(np.hypot(line.noise, 0.82 * line.block_error))
@@ -199,7 +225,8 @@ def rise_from_start(line: Curve) -> Rise | None:
         later=np.concatenate(([first], _of_three(line.blocks))),
     )
     half = int(np.argmax(line.level > (first + end) / 2))
-    return rise._replace(onset=int(line.steps[max(half - 1, 0)]), lost=10.0, fell=0.0)
+    rise = rise._replace(lost=10.0, fell=0.0)
+    return _from(line, rise, half if rise.is_abrupt else max(half - 1, 0))
 
 
 def rise_of_few(line: Curve) -> Rise | None:
@@ -218,6 +245,8 @@ def rise_of_few(line: Curve) -> Rise | None:
     found = []
     for first, width, later in places:
         low = level[first : first + width]
+        if width == 1 and later.max() - later[-3:].max() > RELAPSED + 3 * noise:
+            continue  # one low row, and the others fall
         if later.min() > low.max():
             error = noise * np.sqrt(1 / width + 1 / 3) * (1 + 4.67 / (level.size - 6))
             found.append((float((end - low.mean()) / error), first, width, float(low.mean())))
@@ -257,6 +286,59 @@ def explosion(line: Curve) -> Rise | None:
     return _rise(line, "gap", last, ends, errors=gap, later=later)
 
 
+def explosion_at_end(line: Curve) -> Rise | None:
+    """The last rows of many, three at least, that all lie above all rows before them.
+
+    From the first row on, within the last fifth, that stands up twice as high, and far beyond the
+    noise of the rows just before, or a hundred times as high, whatever the noise. The first tenth
+    of the run may lie higher. `errors` is that gap in standard deviations of a row.
+    """
+    level, rows = line.level, line.losses.size
+    highest = np.maximum.accumulate(level[rows // EARLY :])[:-LAST]
+    lowest = np.minimum.accumulate(level[::-1])[::-1][rows // EARLY + 1 :][: 1 - LAST]
+    gaps = lowest - highest  # of the rows after one from those up to it
+    late = np.arange(gaps.size) + rows // EARLY + 1 >= rows - rows // LATE
+    noise = line.noise
+    for _ in range(2):  # the noise beside the gap is known once its place is
+        far = (gaps > max(DOUBLED, CLEAR * noise)) | (gaps > EXPLODED)
+        if not (far & late).any():
+            return None
+        first = int(np.argmax(far & late)) + rows // EARLY + 1
+        before = level[max(first - AROUND, rows // EARLY) : first]
+        noise = max(line.noise, 1.4826 * float(np.median(np.abs(before - np.median(before)))))
+    gap, low = float(gaps[first - rows // EARLY - 1]), float(np.median(before))
+    is_rising = bool((np.diff(level[first:]) > 0).all())
+    end = float(level[-1] if is_rising else np.median(level[-LAST:]))
+    singly = line._replace(blocks=level, block_steps=line.steps)
+    rise = _rise(
+        singly._replace(blocks=np.append(line.blocks[0], level[1:])),
+        "end",
+        first - 1,
+        (low, end),
+        errors=gap / min(noise, EXPLODED / CLEAR),
+        later=np.append(low, level[first:]),
+    )
+    block = int(np.searchsorted(line.block_steps, line.steps[first - 1], "right")) - 1
+    return _from(line, rise._replace(best=block), first)
+
+
+def _from(line: Curve, rise: Rise, row: int) -> Rise:
+    """The rise with this row as its first."""
+    rows, joined, still = _standing(line, row)
+    return rise._replace(onset=int(line.steps[row]), rows=rows, joined=joined, still=still)
+
+
+def _standing(line: Curve, row: int) -> tuple[int, float, bool]:
+    """Rows from this one on, the loss of the first three, and whether they rise further."""
+    level = line.level[row:]
+    joined = float(np.median(line.losses[row : row + LAST]))
+    if level.size < LAST:
+        return level.size, joined, False
+    early, middle, late = (float(np.median(part)) for part in np.array_split(level, 3))
+    least = max(RELAPSED, 4 * line.noise / float(np.sqrt(level.size / 3)))
+    return level.size, joined, early < middle < late and late - early > least
+
+
 def _rise(
     line: Curve,
     way: Way,
@@ -281,6 +363,10 @@ def _rise(
     last_block = min(block + span, len(line.blocks) - 1)
     jump = round(min(float(jumps.max()) / max(height, 1e-12), 1.0), 2)
     left = int(line.block_ends[best])
+    onset = _change(line, block, last_block) if jump > ABRUPT else left
+    rows, joined, still = _standing(line, int(np.searchsorted(line.steps, onset)))
+    relapsed = float(later.max()) - end - 3 * line.block_error * line.leeway > RELAPSED
+    from_start = way == "start" or (way == "blocks" and best == 1 and start - level <= RELAPSED)
     return Rise(
         way=way,
         best=best,
@@ -290,15 +376,19 @@ def _rise(
         kept=round(height / max(float(later.max()) - level, height, 1e-12), 2),
         jump=jump,
         jump_steps=(int(line.block_steps[block]), int(line.block_ends[last_block])),
-        onset=_change(line, block, last_block) if jump > ABRUPT else left,
+        onset=onset,
         low_step=left,
-        low=float(line.losses[0]) if way == "start" else low,
+        low=float(line.losses[int(level > line.level[0])]) if way == "start" else low,
         end=now,
         top=line.loss_at(max(float(later.max()), end)),
         since=int(line.block_steps[len(line.blocks) - _tail(line)]),
         lost=round(lost, 3),
         fell=round(start - level, 3),
         over=round(end - start, 3),
+        rows=rows,
+        joined=joined,
+        still=still,
+        learns=from_start and relapsed,
     )
 
 

@@ -1,5 +1,6 @@
 """Spikes of a curve: peaks that come back, beside what its own noise lets expect of them."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from optdoctor.curves.deviations import (
     spread_of,
 )
 from optdoctor.curves.level import Floats
-from optdoctor.curves.peaks import SEEN, SIDE, Spike, peaks_of
+from optdoctor.curves.peaks import EARLY, SEEN, SIDE, Spike, peaks_of
 from optdoctor.curves.trend import trend
 from optdoctor.store import IntArray, Series
 
@@ -19,17 +20,20 @@ HALF_CLEAR = 0.5
 """Clearness of a peak of noise."""
 SIDES = 64
 """Most rows on a side whose median is its level."""
-EARLY = 0.1
-"""Share of the rows in which a curve falls so fast that twice as much is asked of a spike."""
-FEW = 20.0
-"""Rows at which the noise of a curve is known only to a factor of two."""
+HASTE = 2.0
+"""How much more is asked of a spike in the first tenth of the rows, where curves fall fast."""
 COMPANY = 6.0
 """Deviation of the gradient norm, in standard deviations, that confirms a spike of the loss."""
+FEW = 20.0
+"""Rows at which the noise of a curve is known only to a factor of two."""
 WIDE = 200
 """Rows from which peaks of fifteen rows are looked for."""
 FIVE, FIFTEEN = 0.45, 0.27
 """Least spread of running medians of 5 and 15 rows, over that of a row: white noise has 0.54 and
 0.32, and the few values of a short series show less by chance."""
+CHANCE, USUAL = 0.3, 0.2
+"""Lasting peaks that chance alone may make, as batches of two kinds form rows of high ones, and the
+share of other rows from which their height is a usual one."""
 
 
 class Reach(NamedTuple):
@@ -113,7 +117,51 @@ def spikes_of(
         if not taken[spike.first : spike.last + 1].any():
             chosen.append(spike)
             taken[spike.first : spike.last + 1] = True
-    return sorted(chosen)
+    return sorted(_beyond_chance(chosen, level, wide))
+
+
+def _beyond_chance(spikes: list[Spike], level: Floats, width: int) -> list[Spike]:
+    """Those that rows as high as half of them, in any order, would hardly make.
+
+    Of n rows, of which a share q is that high, about n * C(m, k) * q^k windows of m rows hold k of
+    them. A second series that rises too is no chance; nor are many where few were to be expected.
+    """
+    lasting = [spike for spike in spikes if spike.lasting and spike.company <= COMPANY]
+    if not lasting:
+        return spikes
+    base = _means(level, width)  # a median would be that of one kind or the other
+    left = level - base
+    ordered = np.sort(left)
+    ranked = sorted((_by_chance(spike, left, ordered, base), spike) for spike in lasting)
+    made = {spike for place, (count, spike) in enumerate(ranked, 1) if count > CHANCE * place}
+    return [spike for spike in spikes if spike not in made]
+
+
+def _by_chance(spike: Spike, left: Floats, ordered: Floats, base: Floats) -> float:
+    """How many peaks of so many high rows rows in any order would have.
+
+    Args:
+        left: [n] rows above their base [n]; `ordered` the same, the lowest first.
+    """
+    half = max(spike.before + spike.height / 2 - float(base[spike.top]), spike.height / 4)
+    own = left[max(spike.first - 2, 0) : spike.last + 3]
+    others = left.size - own.size
+    high = left.size - int(np.searchsorted(ordered, half, "right")) - int((own > half).sum())
+    share = (high + 1) / (others + 1)
+    if share > USUAL:
+        return math.inf
+    length, rows = spike.last - spike.first + 1, spike.rows
+    ways = math.lgamma(length + 1) - math.lgamma(rows + 1) - math.lgamma(length - rows + 1)
+    count = math.log(left.size) + ways + rows * math.log(share)
+    return math.exp(min(count, 300.0))
+
+
+def _means(values: Floats, width: int) -> Floats:
+    """[n]: running mean over +-`width` rows, narrower towards both ends."""
+    rows = np.arange(values.size)
+    reach = np.minimum(width, np.minimum(rows, values.size - 1 - rows))
+    sums = np.append(0.0, np.cumsum(values))
+    return np.asarray((sums[rows + reach + 1] - sums[rows - reach]) / (2 * reach + 1), np.float64)
 
 
 def _around(values: Floats, width: int, least: float | Floats) -> tuple[Floats, Floats]:
@@ -148,7 +196,7 @@ def _with_reach(peaks: list[Spike], reach: Reach, rows: int) -> list[Spike]:
         expected = max(least, min(apart * following * heavy, ALONE * least))
         if is_clear or spike.height > reach.towering:
             expected = least
-        expected *= few * (2 if spike.first < EARLY * rows else 1)
+        expected *= few * (HASTE if spike.first < EARLY * rows else 1)
         ranked[place] = spike._replace(reach=expected)
         is_clear, following = is_clear or ranked[place].clearness >= 1, spike.deviations
     return ranked

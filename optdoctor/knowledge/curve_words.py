@@ -43,7 +43,8 @@ GRADIENT_NAMES = frozenset((
 """Global norm before clipping: the last part of a name, with "_" for "-", "." and blanks."""
 REWARD_NAMES = frozenset((
     "reward", "ep_rew_mean", "episode_reward_mean", "episode_return_mean", "episodic_return",
-    "ep_ret",
+    "ep_ret", "episode_reward", "ep_reward", "mean_reward", "avg_reward", "average_reward",
+    "return", "episode_return", "mean_return", "avg_return", "average_return",
 ))
 """Last part of a name that tells that the loss beside it has no good direction."""
 # fmt: on

@@ -44,8 +44,9 @@ class Measured(NamedTuple):
     """Healthy runs on which it gave a warning or worse."""
 
     def __str__(self) -> str:
-        named = f"named {self.named} sick" if self.named else "no sick one"
-        return f"{self.on}: {named}; alarms on {self.alarms} healthy"
+        alarms = f"alarm on {self.alarms} healthy ones"
+        named = f"named in {self.named} sick ones" if self.named else "none of them is sick so"
+        return f"{self.on}: {alarms}; {named}"
 
 
 @cache

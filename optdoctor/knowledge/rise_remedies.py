@@ -91,7 +91,7 @@ def _back(about: Case) -> list[Treatment]:
             source="a rate that was right early can be too high once the loss is low",
         ),
         _check(
-            f"Replay the batches since step {first} from its checkpoint with half the rate",
+            f"On a copy, replay the batches since step {first} with half the rate",
             "same data, other rate: a level that stays down acquits the data",
         ),
     ]

@@ -3,11 +3,11 @@
 import numpy as np
 
 from optdoctor.curves import meanwhile
-from optdoctor.curves.level import Curve
 from optdoctor.curves.rates import RATE_ROSE
 from optdoctor.curves.rise import (
     ABRUPT,
     BY_CHANCE,
+    CLEAR,
     DIVERGED,
     DOUBLED,
     EXPLODED,
@@ -15,6 +15,7 @@ from optdoctor.curves.rise import (
     FAST,
     JUMPED,
     LEFT,
+    RELAPSED,
     Bounds,
     Rise,
 )
@@ -34,7 +35,14 @@ def finding(about: Case, word: str, severity: Severity, lost: float) -> Finding:
         severity=severity,
         summary=f"{word}: {_story(about)}.",
         steps=(about.rise.onset, int(about.line.steps[-1])),
-        evidence=(*_measured(about, lost), *_place(about), *_beside(about)),
+        evidence=(  # what can be read off the log comes first: a terminal cuts the tail
+            *_height(about),
+            *_occasion(about),
+            *_beside(about),
+            *_certainty(about.rise, about.bounds),
+            *_lost(about, lost),
+            *_jump(about),
+        ),
         treatments=treatments(about, severity),
     )
 
@@ -47,10 +55,11 @@ def _story(about: Case) -> str:
     if rise.way == "first":
         low = f"the {rise.low:.4g} of its first {'two rows' if rise.best else 'row'}"
     if rise.way == "start":
-        low = f"its first value, {rise.low:.4g} at step {line.steps[0]},"
-    end = f"{rise.end:.4g}"
+        place = int(rise.low != line.losses[0])
+        low = f"its {('first', 'second')[place]} value, {rise.low:.4g} at step {line.steps[place]},"
+    end = _end(about)
     if rise.low > 0:
-        end += f" ({meanwhile.times(rise.end, rise.low):.3g} times)"
+        end += f" ({meanwhile.times_told(float(end), rise.low)})"
     began = int(about.trace.series["loss"].starts[0])
     lasting, whole = last - first + rise.is_abrupt, max(last - began + 1, 1)
     share = f"{lasting} steps, {100 * lasting / whole:.0f} % of the run"
@@ -59,38 +68,59 @@ def _story(about: Case) -> str:
         moved = f"leaves {low} {where if rise.is_abrupt else f'after step {first}'}, peaks"
         return f"the training loss {moved} at {rise.top:.4g} and ends at {end}, {share} later"
     if rise.is_abrupt:
-        return f"the training loss jumps from {low} to {end} {where} and stays there for {share}"
+        return f"the training loss jumps from {low} {_after_jump(about, end, where, share)}"
     since = "" if rise.way in ("start", "first") else f" at step {first}"
     return f"the training loss rises from {low}{since} to {end} at step {last}, over {share}"
 
 
-def _scale(line: Curve) -> str:
-    return f"log(loss + {line.soft:.4g})"
+def _end(about: Case) -> str:
+    """The level at the end; that of the last row, where the loss climbs on."""
+    rise, line = about.rise, about.line
+    climbs = rise.still and line.losses[-1] == line.losses.max()
+    return f"{float(line.losses[-1]) if climbs else rise.end:.4g}"
 
 
-def _measured(about: Case, lost: float) -> list[Evidence]:
-    rise, bounds, scale = about.rise, about.bounds, _scale(about.line)
+def _after_jump(about: Case, end: str, where: str, share: str) -> str:
+    """To which level it jumps, and what the loss does from there on."""
+    rise = about.rise
+    if rise.still:
+        return f"to {rise.joined:.4g} {where} and still rises, to {end}, {share} later"
+    moved = abs(about.line.level_of(rise.joined) - about.line.level_of(rise.end)) > RELAPSED
+    if moved or about.joint is not None:
+        return f"to {rise.joined:.4g} {where} and ends at {end}, {share} later"
+    return f"to {end} {where} and stays there for {share}"
+
+
+def _height(about: Case) -> list[Evidence]:
+    """How far it rises above its best level, and above its start."""
+    rise, bounds = about.rise, about.bounds
     low = {
-        "start": "its first value",
+        "start": "its first rows",
         "first": "its first rows",
         "few": "its lowest three rows",
         "gap": "the rows before",
+        "end": "the rows before",
     }
-    limit = {"start": DOUBLED, "first": DOUBLED, "run": DIVERGED}.get(rise.way)
-    if rise.diverges and not (rise.is_abrupt or rise.is_fast):
+    limit = {"start": DOUBLED, "first": DOUBLED, "run": DIVERGED, "end": DOUBLED}.get(rise.way)
+    if limit is None and rise.diverges and not (rise.is_abrupt or rise.is_fast):
         limit = FAR
     if limit is None:
         limit = DIVERGED if rise.is_large else JUMPED if rise.is_gross else bounds.height
-    what = f"rise of {scale} above {low.get(rise.way, 'its best level')}"
-    told = [Evidence("loss", what, rise.height, limit, "1"), *_certainty(rise, bounds)]
+    what = f"rise above {low.get(rise.way, 'its best level')}, on a log scale"
+    told = [Evidence("loss", what, rise.height, limit, "1")]
     if about.ends_above_start:
         word = "" if about.made_progress else "; it never fell clearly below its start"
-        what = f"{scale} at the end above that of the start{word}"
-        return [*told, Evidence("loss", what, rise.over, bounds.height, "1")]
-    if rise.way == "blocks" or rise.lost > lost:
-        what = "share of the progress made before that is lost again"
-        told.append(Evidence("loss", what, rise.lost, lost, "share"))
+        what = f"level at the end above that of the start, on a log scale{word}"
+        told.append(Evidence("loss", what, rise.over, bounds.height, "1"))
     return told
+
+
+def _lost(about: Case, lost: float) -> list[Evidence]:
+    rise = about.rise
+    if about.ends_above_start or not (rise.way == "blocks" or rise.lost > lost):
+        return []
+    what = "share of the progress made before that is lost again"
+    return [Evidence("loss", what, rise.lost, lost, "share")]
 
 
 def _certainty(rise: Rise, bounds: Bounds) -> list[Evidence]:
@@ -101,6 +131,9 @@ def _certainty(rise: Rise, bounds: Bounds) -> list[Evidence]:
     if rise.way == "gap":
         what = "gap between all rows before and all rows since, in logarithms: 4.6 is 100 times"
         return [Evidence("loss", what, rise.errors, EXPLODED, "1")]
+    if rise.way == "end":
+        what = "gap between all rows before and the last ones over the noise of a row"
+        return [Evidence("loss", what, rise.errors, CLEAR, "1")]
     what = "the rise over its standard error"
     if rise.way in ("few", "first"):
         return [Evidence("loss", f"{what} in so few rows", rise.errors, bounds.few_errors, "1")]
@@ -114,8 +147,8 @@ def _certainty(rise: Rise, bounds: Bounds) -> list[Evidence]:
     ]
 
 
-def _place(about: Case) -> list[Evidence]:
-    """Whether the rise is one jump, and what happened there."""
+def _jump(about: Case) -> list[Evidence]:
+    """Whether the rise is one jump, and whether it stays."""
     rise = about.rise
     first, last = rise.jump_steps
     what = f"share of the rise that comes between step {first} and step {last}"
@@ -127,27 +160,34 @@ def _place(about: Case) -> list[Evidence]:
     if rise.kept < about.bounds.kept:
         what = f"share of the highest rise, to {rise.top:.4g}, that still stands: it is coming back"
         told.append(Evidence("loss", what, rise.kept, about.bounds.kept, "share"))
+    return told
+
+
+def _occasion(about: Case) -> list[Evidence]:
+    """What happened where it jumps."""
+    rise, line = about.rise, about.line
     if not rise.is_abrupt:
-        return told
+        return []
     if about.joint is not None:
-        what = "step at which the run was resumed"
-        return [*told, Evidence("loss", what, about.joint, first, "step"), *_as_new(about)]
+        what = f"rows between the resume at step {about.joint} and the jump"
+        between, block = np.searchsorted(line.steps, (about.joint, about.around[1]))
+        rows = abs(int(np.searchsorted(line.steps, rise.onset)) - int(between))
+        limit = max(int(block - between), 1)
+        return [Evidence("loss", what, rows, limit, "rows"), *_as_new(about)]
     if (step := meanwhile.epoch_end(about.trace, *about.around)) is not None:
         what = "step at which an epoch ends: a change of data there looks the same"
-        told.append(Evidence("epoch", what, step, rise.onset, "step"))
-    return told
+        return [Evidence("epoch", what, step, rise.onset, "step")]
+    return []
 
 
 def _as_new(about: Case) -> list[Evidence]:
     """Whether a resume went on at the level of a new model."""
     rise, line = about.rise, about.line
-    after = int(np.searchsorted(line.steps, rise.onset))
-    joined = float(np.median(line.losses[after : after + 3]))
     first = float(np.median(line.losses[:3]))
-    if not about.made_progress or not first > 0 or joined < CLEARLY_FELL * first:
+    if not about.made_progress or not first > 0 or rise.joined < CLEARLY_FELL * first:
         return []
     what = f"the loss right after the resume over that of the first rows, {first:.4g}: as if no"
-    times = round(meanwhile.times(joined, first), 2)
+    times = round(meanwhile.times(rise.joined, first), 2)
     return [Evidence("loss", f"{what} weights had been loaded", times, CLEARLY_FELL, "times")]
 
 

@@ -5,7 +5,7 @@ from time import perf_counter
 
 from optdoctor.engine import diagnose, examine
 from optdoctor.findings import SEVERITIES, Diagnosis, Finding, Notice
-from optdoctor.live.announce import ROWS, notices, ripe
+from optdoctor.live.announce import ROWS, carried, notices, ripe
 from optdoctor.live.schedule import FLOOR_S
 from optdoctor.rule import Rule
 from optdoctor.trace import Trace
@@ -66,17 +66,19 @@ class Examiner:
         )
 
     def examine(self, trace: Trace, step: int) -> list[Notice]:
-        """Lets all rules look; returns what appeared, worsened or ended."""
+        """Lets all rules look; returns what appeared, worsened, ended or changed its name."""
         began, is_routine = perf_counter(), self._must is None and step >= self._next
         self.diagnosis = diagnose(trace, self._rules.values())
         found = {finding.rule for finding in self.diagnosis.findings}
-        self._exams = {rule: self._exams.get(rule, 0) + 1 for rule in found}
+        exams, since = carried(self._exams, found), carried(self._since, found)
+        self._exams = {rule: exams.get(rule, 0) + 1 for rule in found}
         rows = trace.series["loss"].rows if "loss" in trace.series else 0
-        self._since = {rule: self._since.get(rule, step) for rule in found}
+        self._since = {rule: since.get(rule, step) for rule in found}
         growth = {rule: step / max(first, 1) for rule, first in self._since.items()}
         may_speak = ripe(self._rules, self._exams, rows, growth)
         told = notices(self.announced, self.diagnosis, step, may_speak)
         for notice in told:
+            self.announced.pop(notice.was, None)
             if notice.what == "ended":
                 self.announced.pop(notice.finding.rule, None)
             else:

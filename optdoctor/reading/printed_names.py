@@ -168,7 +168,7 @@ def channel_of(name: str, plan: Plan) -> str:
     plain = _plain(name)
     if plain in RATES:
         return "lr"
-    if plain in GRADIENTS:
+    if plain in GRADIENTS or plain == "norm":  # as llm.c and build-nanogpt print it
         return "grad_norm"
     return "" if not words or is_clock(name) else f"metric:{name}"
 

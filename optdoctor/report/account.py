@@ -135,7 +135,7 @@ def account(diagnosis: Diagnosis, trace: Trace, cost: str | None = None) -> Acco
     return Account(
         word=diagnosis.verdict.upper(),
         headline=headline.rstrip("."),
-        lead=(*([f"{footer.FROM_ZERO}."] if footer.counts_from_zero(trace) else []), *lead),
+        lead=tuple(lead),
         findings=tuple(_told(i, findings, trace) for i in range(len(findings))),
         possible=possible,
         remedies=tuple(_remedies(findings, trace)),

@@ -15,8 +15,6 @@ from optdoctor.trace import Trace
 
 LABEL = 15
 """Columns of the labels."""
-FROM_ZERO = "This log counts from 0: its step N stands here as N + 1"
-"""A reader's word that every step of the report depends on: it stands beside the verdict."""
 _SEPARATE = 3  # rules not examined up to which each has its own line
 
 
@@ -85,11 +83,6 @@ def _counts(diagnosis: Diagnosis) -> list[tuple[str, list[str]]]:
     return [("other rules", [", ".join(told)])] if told else []
 
 
-def counts_from_zero(trace: Trace) -> bool:
-    """Whether the steps of the report are not those that the log prints."""
-    return any(event.kind == "gap" and event.text == FROM_ZERO for event in trace.events)
-
-
 def _happened(trace: Trace) -> list[str]:
     """What a log shows of runs before this one, of resumes and of gaps; resumes in one sentence."""
     of_kind = {
@@ -102,7 +95,7 @@ def _happened(trace: Trace) -> list[str]:
     if resumes := of_kind["resume"]:
         several = f"{len(resumes):,} resumes; at the last, " if len(resumes) > 1 else ""
         found.append(several + resumes[-1])
-    found += [text for text in of_kind["gap"] if text != FROM_ZERO]
+    found += of_kind["gap"]
     return [text[0].upper() + text[1:] for text in found]
 
 

@@ -9,6 +9,7 @@ from optdoctor import __version__
 from optdoctor.findings import SEVERITIES, Diagnosis, Severity, Verdict
 from optdoctor.report import slots
 from optdoctor.report.curve import LOG_RATIO, loss_of
+from optdoctor.report.own_steps import as_logged
 from optdoctor.report.wording import (
     beginning,
     columns,
@@ -43,7 +44,7 @@ def render_many(
     runs: Sequence[tuple[Diagnosis, Trace]], *, width: int = 80, ascii: bool = False
 ) -> str:
     """One line per run."""
-    ordered = sorted(runs, key=badness)
+    ordered = sorted((as_logged(*run) for run in runs), key=badness)
     medians = [_medians(trace) for _, trace in ordered]
     low, high = _bounds(np.concatenate(medians) if medians else np.empty(0))
     shared = low > 0 and high / low <= _SHARED
@@ -102,7 +103,7 @@ def worst_first(
     runs: Sequence[tuple[Diagnosis, Trace]],
 ) -> tuple[list[tuple[Diagnosis, Trace]], list[str]]:
     """The runs and their names; a single one that is watched has none."""
-    ordered = sorted(runs, key=badness)
+    ordered = sorted((as_logged(*run) for run in runs), key=badness)
     if len(ordered) == 1:
         trace = ordered[0][1]
         is_live = trace.origin == "live" and not trace.reader

@@ -226,10 +226,10 @@ def _range(finding: Finding, trace: Trace) -> str:
 def since(finding: Finding, trace: Trace) -> str:
     """The first step, with its epoch and the event that it follows."""
     first = finding.steps[0]
-    if first == 0:
+    if finding.steps == (0, 0) and trace.steps[0] > 0:
         return "before step 1"
     text = f"{unit(trace)} {first}"
-    epoch = trace.series.get("epoch")
+    epoch = trace.series.get("epoch") if unit(trace) != "epoch" else None
     if epoch is not None and (at := np.flatnonzero(epoch.steps == first)).size:
         text += f" (epoch {number(float(epoch.values[at[0]]))})"
     event = event_near(finding, trace)

@@ -6,6 +6,7 @@ from optdoctor import __version__
 from optdoctor.findings import Diagnosis, Finding, Status
 from optdoctor.report import curve, footer, slots
 from optdoctor.report.many import ASCII, render_many
+from optdoctor.report.own_steps import as_logged
 from optdoctor.report.slots import WHOLE, Detail, details, ordered, unit
 from optdoctor.report.verdict import sentences
 from optdoctor.report.wording import (
@@ -64,6 +65,7 @@ def render(
     page: str | None = None,
 ) -> str:
     """The report of one run; `cost` and `page` are lines that only the caller knows."""
+    diagnosis, trace = as_logged(diagnosis, trace)
     told = {"cost": cost, "page": page}
     whole = _told(diagnosis, trace, WHOLE, width)
     lines: list[str] = []
@@ -79,6 +81,7 @@ def render(
 
 def one_line(diagnosis: Diagnosis, trace: Trace) -> str:
     """The verdict of a run that has nothing to report; what the doctor could not do is said too."""
+    diagnosis, trace = as_logged(diagnosis, trace)
     _, said = sentences(diagnosis, trace, ordered(diagnosis))
     if crashed := list(diagnosis.with_status(Status.CRASHED)):
         said.append(f"{counted(len(crashed), 'rule')} crashed: {', '.join(crashed)}.")
@@ -145,9 +148,6 @@ def _lines(
     _, said = sentences(diagnosis, trace, ordered(diagnosis))
     opening = cut(_opening(diagnosis.verdict.upper(), said, width), max(detail.lines, OPENING))
     lines = [_head(trace, width), "", *opening]
-    if footer.counts_from_zero(trace):
-        indent = " " * (len(diagnosis.verdict) + 2)
-        lines += [indent + line for line in wrap(f"{footer.FROM_ZERO}.", width - len(indent))]
     if drawn := loss_curve(diagnosis, trace, ascii=ascii):
         lines += ["", *drawn]
     lines += found

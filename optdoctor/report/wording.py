@@ -108,8 +108,8 @@ def in_units(text: str, unit: str) -> str:
     if unit == "step":
         return text
     return re.sub(
-        r"\b([Ss])tep(s?)(?= \d)",
-        lambda m: f"{unit[0].upper() if m[1] == 'S' else unit[0]}{unit[1:]}{m[2]}",
+        r"\b([Ss])tep(s?)(?= \d)|(?<=\d )(s)tep(s?)\b",
+        lambda m: f"{unit[0].upper() if m[1] == 'S' else unit[0]}{unit[1:]}{m[2] or m[4] or ''}",
         text,
     )
 

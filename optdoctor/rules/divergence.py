@@ -53,6 +53,12 @@ from optdoctor.synthetic import falling_loss, make_trace
 from optdoctor.trace import Trace
 
 
+LATE_TIMES = 2.3
+"""Rise of a few last rows in logarithms, ten times, from which no more of them are waited for."""
+LATE_ROWS = 10
+"""Last rows from which any rise that stands above all rows before is critical."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits(rule.Limits):
     """The numbers that this rule judges by."""
@@ -111,8 +117,10 @@ def _gravity(about: Case, limits: Limits) -> tuple[Severity, float]:
     certain = is_certain(rise, about.bounds)
     wasted = about.is_wasted and rise.lost > limits.most
     stands = rise.kept >= limits.kept
-    if about.joint is not None and not certain:
+    if rise.learns or (about.joint is not None and not certain):
         return Severity.NOTE, limits.lost
+    if rise.way == "end" and rise.rows < LATE_ROWS and rise.height < LATE_TIMES:
+        return Severity.WARN, limits.lost
     if about.is_softened:
         return Severity.WARN if certain else Severity.NOTE, limits.lost
     if wasted or (certain and stands and about.ends_above_start):

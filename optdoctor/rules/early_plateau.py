@@ -2,12 +2,13 @@
 
 ## What it finds
 The loss is at chance, the logarithm of the number of classes or of the vocabulary, or began there
-and was never below it. It is flat from the start. The learning rate was spent while the loss still
-fell, and the fall stopped there. Most weights stand still, and the loss with them. Each is a
-warning from 100 rows or 8 epochs on, a note below. Two cases that the loss cannot decide are notes:
-it left the course that it was on, so that most of the further fall that this course promised never
-came; or it is flat since a fast fall in the first half of the run, converged or stalled. From 8
-rows on, a handful of losses is judged by its range alone, the step of the printed numbers included.
+and was never below it, or fell there within its first rows and learned nothing since. It is flat
+from the start. The learning rate was spent while the loss still fell, and the fall stopped there.
+Most weights stand still, and the loss with them. Each is a warning from 100 rows or 8 epochs on, a
+note below. Two cases that the loss cannot decide are notes: it left the course that it was on, so
+that most of the further fall that this course promised never came; or it is flat since a fast fall
+in the first half of the run, converged or stalled. From 8 rows on, a handful of losses is judged by
+its range alone, the step of the printed numbers included.
 ## Why it matters
 Each further step costs as much as one that learns.
 ## What to do
@@ -34,11 +35,12 @@ import numpy as np
 
 from optdoctor import rule
 from optdoctor.curves import flatness
-from optdoctor.curves.chance import BETTER, at_chance, nearest
+from optdoctor.curves.chance import BETTER, Chance, at_chance, nearest
 from optdoctor.curves.flatness import late_fall, loss_near
 from optdoctor.curves.level import Curve, Floats
 from optdoctor.curves.masked import FILTERED_BY, loss_curve
 from optdoctor.curves.rates import rates
+from optdoctor.curves.rise import gravest
 from optdoctor.curves.shortfall import ROSE, shortfall, spent
 from optdoctor.curves.stillness import STILL, stands_still, travel
 from optdoctor.findings import Abstain, Evidence, Finding, Severity
@@ -98,8 +100,8 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
         return Abstain("the learning rate still rises")
     if line.level.size < FEW:
         finding = _few(trace, line, limits)
-    elif flatness.is_coarse(line) or flatness.rise(line) > ROSE:
-        return []
+    elif flatness.is_coarse(line) or flatness.rise(line) > ROSE or gravest(line) is not None:
+        return []  # what rises is told as that, and no more than that
     else:
         finding = (
             _spent(line, rate, limits)
@@ -196,11 +198,32 @@ def _at_chance(trace: Trace, line: Curve, limits: Limits) -> Finding | None:
         return None
     better = "barely" if found.barely else "no"
     guess = "" if found.told else ", if that is their number"
+    if found.fell:
+        return _fell_to_chance(trace, line, found, guess, limits)
     return Finding(
         Severity.NOTE if found.barely else _gravity(trace, line),
         f"Plateau: the loss is {found.level:.4g} in the last half and began at {found.start:.4g},"
         f" {better} better than chance among {found.classes:,} classes{guess}: {found.name} ="
         f" {found.loss:.4g} (limit {100 * close:.2g} %).",
+        (int(line.steps[found.row]), int(line.steps[-1])),
+        (_percent("loss", found.what, found.share, close),),
+        remedies.nothing_learned(trace),
+    )
+
+
+def _fell_to_chance(
+    trace: Trace, line: Curve, found: Chance, guess: str, limits: Limits
+) -> Finding:
+    """A loss that fell to chance in its first rows, as of a net that dies, and stands there."""
+    close = limits.chance if found.told else BETTER
+    better = "hardly anything" if found.barely else "nothing"
+    is_long = line.level.size >= flatness.LEAST_LEARNING and not found.barely
+    rows = f"{found.fell} rows" if found.fell > 1 else "row"
+    return Finding(
+        Severity.WARN if is_long else Severity.NOTE,
+        f"Plateau: the loss fell from {line.losses[0]:.4g} to {found.level:.4g} within the first"
+        f" {rows} and has learned {better} since: that is chance among {found.classes:,}"
+        f" classes{guess}, {found.name} = {found.loss:.4g} (limit {100 * close:.2g} %).",
         (int(line.steps[found.row]), int(line.steps[-1])),
         (_percent("loss", found.what, found.share, close),),
         remedies.nothing_learned(trace),

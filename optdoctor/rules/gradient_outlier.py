@@ -179,6 +179,8 @@ def _summary(
     far = f"from {worst.usual:.3g} to {worst.norm:.3g}"
     if ratio < 1e6:
         far += f", {ratio:.3g}-fold,"
+    first = int(rows.high_step[worst.spike.first])
+    since = f", high since step {first}" if first < worst.step else ""
     fate = ", and nobody recorded whether it was clipped"
     if _is_known(trace):
         fate = f", of which {worst.used:.3g} times the usual reached the update"
@@ -187,8 +189,8 @@ def _summary(
         counts = _thirds(outliers, rows)
         thirds = f"; {counts[0]}, {counts[1]} and {counts[2]} in the thirds of the run"
     return (
-        f"Gradient outlier{'s' * several}: the norm jumps{often} {far} at step {worst.step}{fate}"
-        f"{thirds} (limit {limits.factor:g}-fold)."
+        f"Gradient outlier{'s' * several}: the norm jumps{often} {far} at step {worst.step}{since}"
+        f"{fate}{thirds} (limit {limits.factor:g}-fold)."
     )
 
 
@@ -203,7 +205,10 @@ def _evidence(
     spike = worst.spike
     what = f"norm at step {worst.step} over the norms around it"
     told = [Evidence("grad_norm", what, min(_times(spike), 1e6), limits.factor, "times")]
-    what = "its logarithm above the trend; the limit knows the next highest norms"
+    what = (
+        "height of its logarithm over the norms around it, in standard deviations of their noise;"
+        " the limit is what noise and the next highest norms of this run reach"
+    )
     reach = limits.clearness * spike.reach
     told.append(Evidence("grad_norm", what, spike.deviations, reach, "standard deviations"))
     if spike.rows > 1:

@@ -7,7 +7,8 @@ and jumps that take long to come back are looked for on a logarithmic scale, to 
 first losses are added; for lasting ones running medians of 5 and 15 rows stand for the loss. Where
 the gradient norm stands out at the same place, less is asked of the loss. Several spikes are one
 finding. In 8 to 23 rows only a row more than twice as high as its neighbours counts.
-It is an alarm where the loss is up for several rows, or where a single row more than doubles.
+It is an alarm where the loss is up for several rows, or where a single row more than doubles. Rows
+of high ones that batches of two kinds make by chance are none.
 ## Why it matters
 An update moved the weights to a worse place, or a batch was unlike the others. The run spent the
 rows of the spike on winning back what it had; at a higher rate or in lower precision the next one
@@ -19,7 +20,10 @@ the batches around it, as was done for PaLM; a faster second moment (a lower bet
 bound what one gradient does. Record the gradient norm and the batch index: with them `bad-batch`
 and `gradient-outlier` tell the causes apart.
 ## When it is fine
-A hard example in a small batch: a single row below a doubling is a note at most. The loss that
+A hard example in a small batch: a single row below a doubling is a note at most, and so are single
+rows that come in more than 3 % of all (and more than 3 times). Harder data from a step on: a rise
+below 30 % that fades over so much of the run that its height (in logarithms) is below 5.5 times
+that share is a note. A loss that rises over the first rows before it falls. The loss that
 jumps where the learning rate restarts. A reward, an adversarial or a diffusion loss, which the rule
 does not judge; nor a loss of which a log shows sums or a running mean.
 ## Told apart from
@@ -68,6 +72,15 @@ RATE_ROSE = 1.5
 """Factor by which a learning rate rises where it restarts."""
 AVERAGED = 10
 """Batches in a row from which no single one of them makes a spike."""
+SLOW = 5.5
+"""Height in logarithms over the share of the run that it takes to come back: slower ones may be
+harder data. Of healthy runs whose data grow harder all have less, of short spikes nearly none."""
+SLIGHT = 0.262
+"""Height in logarithms, 30 %, of the highest that counts as such."""
+FADING, FADING_SMOOTHED = 2, 21
+"""Rows from half the height to the return, from which it comes back slowly."""
+OFTEN, OFTEN_SHARE = 3, 0.03
+"""Most single rows, and the share of all rows, that are spikes and not a kind of batches."""
 LISTED = 5
 """Most spikes whose steps are listed."""
 
@@ -98,6 +111,7 @@ class _Line(NamedTuple):
     curve: Curve
     spikes: list[Spike]
     averaged: bool
+    smoothed: bool
     norms: Series | None
 
     @property
@@ -131,7 +145,7 @@ def _line(trace: Trace, channel: str, limits: Limits) -> _Line | None:
     if shape is None:
         return None
     averaged = channel != "loss" or _is_averaged(trace)
-    norms = None
+    norms, smoothed = None, False
     if shape.level.size < SHORT:
         spikes = towers(shape.level, SHORT_REACH)
         least = limits.blip
@@ -157,7 +171,9 @@ def _line(trace: Trace, channel: str, limits: Limits) -> _Line | None:
     spikes = [spike for spike in spikes if not _rate_rose(trace, shape, spike)]
     spikes = _before_the_end(shape, spikes)
     name = "evaluation loss" if channel != "loss" else "loss"
-    return _Line(channel, name, shape, _aperiodic(shape, spikes), averaged, norms)
+    return _Line(
+        channel, name, shape, _aperiodic(shape, spikes), averaged, smoothed and not averaged, norms
+    )
 
 
 def _is_averaged(trace: Trace) -> bool:
@@ -236,7 +252,30 @@ def _span(line: _Line, spike: Spike) -> tuple[int, int]:
 
 def _alarms(line: _Line, spike: Spike, limits: Limits) -> bool:
     solved = _usual(line, spike) < line.curve.soft  # hard examples alone make such a loss
-    return (spike.lasting and not solved) or round(spike.height, 3) > _blip(line, limits)
+    if spike.lasting:
+        if not solved:
+            return not _is_slow(line, spike)
+    elif _is_usual(line):
+        return False
+    return round(spike.height, 3) > _blip(line, limits)
+
+
+def _is_slow(line: _Line, spike: Spike) -> bool:
+    """Whether a slight rise fades over so much of the run that the data may have become harder."""
+    share = (spike.back - spike.first) / line.curve.level.size
+    fading = FADING_SMOOTHED if line.smoothed else FADING
+    is_fading = spike.back - spike.last >= fading
+    return is_fading and spike.height <= SLIGHT and spike.height < SLOW * share
+
+
+def _is_usual(line: _Line) -> bool:
+    """Whether single rows stand out so often that they are a kind of batches, or of evaluations."""
+    singles = sum(not spike.lasting for spike in line.spikes)
+    return singles > _most_singles(line)
+
+
+def _most_singles(line: _Line) -> float:
+    return max(OFTEN, OFTEN_SHARE * line.curve.level.size)
 
 
 def _blip(line: _Line, limits: Limits) -> float:
@@ -258,20 +297,28 @@ def _finding(trace: Trace, line: _Line, limits: Limits) -> Finding:
 
 
 def _summary(line: _Line, worst: Spike, limits: Limits) -> str:
-    step = int(line.curve.steps[worst.top])
+    first, top, back = (int(line.curve.steps[row]) for row in (worst.first, worst.top, worst.back))
     low, high = _usual(line, worst), float(line.curve.losses[worst.top])
-    far = f"from {low:.4g} to {high:.4g}"
+    far = f"and peaks at step {top} at {high:.4g}" if top > first else f"to {high:.4g}"
     if low > 0 and high / low < 1e6:
-        far += f", {high / low:.3g}-fold,"
-    first = int(line.curve.steps[line.spikes[0].first])
-    often = f"{len(line.spikes)} times since step {first}, most " if len(line.spikes) > 1 else ""
-    width = f", stays up for {worst.rows} rows" if worst.rows > 1 else ""
-    back = int(line.curve.steps[worst.back])
-    high = round(worst.height, 3) > _blip(line, limits)
-    limit = _blip(line, limits) if high and not worst.lasting else limits.height
+        far += f", {high / low:.3g}-fold"
+    often = ""
+    if len(line.spikes) > 1:
+        since = int(line.curve.steps[line.spikes[0].first])
+        often = f"{len(line.spikes)} times since step {since}, most "
+    end = f", and is back by step {back}"
+    if worst.rows > 1:
+        end = f"; it is high for {worst.rows} rows and back by step {back}"
+    doubt = ""
+    if worst.lasting and _is_slow(line, worst):
+        doubt = ", so slowly that the data may have become harder"
+    elif not worst.lasting and _is_usual(line):
+        doubt = "; so often it is the nature of the data rather than an accident"
+    is_high = round(worst.height, 3) > _blip(line, limits)
+    limit = _blip(line, limits) if is_high and not worst.lasting else limits.height
     return (
-        f"Spike: the {line.name} jumps {often}{far} at step {step}{width} and is back by step"
-        f" {back} (limit {_share(line, limit)})."
+        f"Spike: the {line.name} jumps {often}at step {first} from {low:.4g} {far}{end}{doubt}"
+        f" (limit {_share(line, limit)})."
     )
 
 
@@ -291,15 +338,35 @@ def _evidence(trace: Trace, line: _Line, worst: Spike, limits: Limits) -> list[E
     scale = f"log(loss + {line.curve.soft:.4g})" if line.curve.soft else "loss over its range"
     limit = limits.blip if line.short else limits.height
     told = [
-        Evidence(line.channel, f"{scale} at step {step} above both sides", worst.height, limit, "1")
+        Evidence(
+            line.channel,
+            f"height of the jump in {scale} at step {step}, over the rows before and after it",
+            worst.height,
+            limit,
+            "1",
+        )
     ]
     if not worst.lasting and not line.short:
-        what = "the same; of a single row it is an alarm beyond this limit"
+        what = "the same height against the limit from which a single high row is an alarm"
         told.append(Evidence(line.channel, what, worst.height, _blip(line, limits), "1"))
-    kind = f"of {worst.rows} rows, by running medians" if worst.lasting else "of a row"
-    what = f"height {kind}, over the noise; the limit knows the next highest peaks"
+    how = f" of its {worst.rows} rows, by running medians," if worst.lasting else ""
+    what = (
+        f"height{how} in standard deviations of the noise around it; the limit is what noise and"
+        " the next highest peaks of this run reach"
+    )
     reach = limits.clearness * worst.reach
     told.append(Evidence(line.channel, what, worst.deviations, reach, "standard deviations"))
+    if worst.lasting and _is_slow(line, worst):
+        steepness = worst.height * line.curve.level.size / (worst.back - worst.first)
+        what = (
+            "height in logarithms over the share of the run that the return takes; below the limit"
+            " a slight rise is a note, as of harder data"
+        )
+        told.append(Evidence(line.channel, what, steepness, SLOW, "1"))
+    elif not worst.lasting and _is_usual(line):
+        what = "single rows that stand out; beyond the limit they are a note, as of a kind of data"
+        singles = sum(not spike.lasting for spike in line.spikes)
+        told.append(Evidence(line.channel, what, singles, _most_singles(line), "rows"))
     left = _left(line, worst)
     what = f"share of the height that is left at step {int(line.curve.steps[worst.back])}"
     told.append(Evidence(line.channel, what, left, BACK, "share"))

@@ -7,6 +7,9 @@ on (its default). One such row suffices. The evidence says whether finite losses
 (isolated where they are few, else that they come and go) or not (permanent), and whether the
 gradient norms beside them were finite. Evaluations whose loss is NaN or infinite while the training
 loss is finite are told as such: a warning where no finite one follows, else a note.
+A loss that falls to exactly 0 at once, from no lower than a tenth of the first losses, and stays
+there to the end is a warning where no gradient norm tells the two apart: it looks like NaN printed
+as 0. Where every evaluation since is NaN or infinite, it is counted as NaN.
 ## Why it matters
 A NaN in the weights never leaves them: each later step is wasted, and each later checkpoint is
 lost. An isolated NaN loss leaves the weights whole, but its batch or its loss function is broken.
@@ -17,7 +20,8 @@ Isolated: look at the batch of that step. Clipping is no cure: with one NaN in t
 every gradient NaN.
 ## When it is fine
 A loss of exactly 0 beside a finite gradient norm is a true zero (some reinforcement-learning losses
-log it) and is not counted, nor is a loss of 0 that the doctor saw itself. A gradient scaler skips
+log it) and is not counted, nor is a loss of 0 that the doctor saw itself, nor one that falls to 0
+by and by, as a hinge loss does. A gradient scaler skips
 steps with infinite gradients while it searches for its scale: the loss stays finite there, and this
 rule stays silent; a loss that is not, in updates that were skipped so, is a note.
 ## Told apart from
@@ -33,11 +37,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optdoctor import rule
-from optdoctor.curves.masked import FILTERED_BY, masked_zeros, unmasked, witness
+from optdoctor.curves.masked import (
+    BEFORE,
+    FILTERED_BY,
+    Zeros,
+    masked_zeros,
+    may_hide_nan,
+    unmasked,
+    without,
+    witness,
+    zeros_to_the_end,
+)
 from optdoctor.curves.rows import lookup, row_before, spans
 from optdoctor.curves.scaler import TELLS_OF_UPDATES, scaler
 from optdoctor.findings import Evidence, Finding, Severity, Treatment
-from optdoctor.knowledge.losses import RUNNING_MEAN
+from optdoctor.knowledge.losses import NEVER_FALLING, RUNNING_MEAN
 from optdoctor.knowledge.remedies import batches, go_back
 from optdoctor.store import Series
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace
@@ -68,18 +82,104 @@ class Limits(rule.Limits):
     """Most NaN rows of a healthy run."""
     permanent_rows: int = 2
     """Fewest NaN rows at the end that count as permanent; one alone could be an isolated one."""
+    zero_rows: int = 10
+    """Fewest losses of exactly 0 at the end that look like NaN."""
+    zero_share: float = 0.05
+    """Least share of all losses that they are."""
+    zero_height: float = 0.1
+    """Least loss just before them, over the first losses: a task that is solved falls lower."""
 
 
 def check(trace: Trace, limits: Limits) -> list[Finding]:
-    found = _of_training(trace, limits) if "loss" in trace.series else []
-    evaluated = _of_evaluation(trace, limits) if "eval_loss" in trace.series else []
+    found, loss = [], None
+    if "loss" in trace.series:
+        loss = unmasked(trace.series["loss"], witness(trace))
+        zeros = _zeros(trace, loss, limits)
+        broken = _broken_evaluations(trace, zeros)
+        if zeros is not None and broken:
+            loss = without(loss, zeros)
+        elif zeros is not None:
+            found = [_of_zeros(trace, zeros, limits)]
+        found += _of_training(trace, loss, broken, limits)
+    evaluated = _of_evaluation(trace, loss, limits) if "eval_loss" in trace.series else []
     return found + evaluated
 
 
-def _of_training(trace: Trace, limits: Limits) -> list[Finding]:
-    norm = witness(trace)
-    masked = masked_zeros(trace.series["loss"], norm)  # [T]
-    loss = unmasked(trace.series["loss"], norm)
+def _zeros(trace: Trace, loss: Series, limits: Limits) -> Zeros | None:
+    """Losses of exactly 0 to the end that look like NaN, and that nothing shows to be true ones."""
+    found = zeros_to_the_end(loss) if may_hide_nan(trace) else None
+    if found is None or trace.facts.get("loss_kind") in NEVER_FALLING:
+        return None
+    if found.count < limits.zero_rows or found.share < limits.zero_share:
+        return None
+    if found.height < limits.zero_height:
+        return None
+    norm = trace.series.get("grad_norm")
+    if norm is not None and np.any(norm.high[norm.steps >= found.step] > 0):
+        return None  # it is a true zero, or NaN by the gradient norm
+    return found
+
+
+def _broken_evaluations(trace: Trace, zeros: Zeros | None) -> list[Evidence]:
+    """That every evaluation since the first of these zeros is NaN or infinite."""
+    if zeros is None or "eval_loss" not in trace.series:
+        return []
+    evaluated = trace.series["eval_loss"]
+    since = evaluated.starts >= zeros.step
+    bad, of = int(evaluated.bad[since].sum()), int(evaluated.count[since].sum())
+    if not bad or bad < of:
+        return []
+    what = f"of {of:,} evaluations beside losses of exactly 0 NaN or infinite: NaN, printed as 0"
+    return [Evidence("eval_loss", what, bad, 0, "rows")]
+
+
+def _of_zeros(trace: Trace, zeros: Zeros, limits: Limits) -> Finding:
+    last = int(trace.series["loss"].steps[-1])
+    known = "whose norm is 0 too" if "grad_norm" in trace.series else "grad_norm would tell"
+    return Finding(
+        severity=Severity.WARN,
+        summary=(
+            f"NaN loss, as it seems: the loss is exactly 0 from step {zeros.step} to the end,"
+            f" {last}, {zeros.count:,} losses (limit {limits.zero_rows}), after {zeros.before:.4g}"
+            f" one row before: a Trainer prints 0 for NaN; {known}."
+        ),
+        steps=(zeros.step, last),
+        evidence=(
+            Evidence("loss", "losses of exactly 0", zeros.count, limits.zero_rows, "rows"),
+            Evidence("loss", "of all losses", 100 * zeros.share, 100 * limits.zero_share, "%"),
+            Evidence(
+                "loss",
+                f"the loss just before, of the first losses (median of {BEFORE}, or the last one)",
+                100 * zeros.height,
+                100 * limits.zero_height,
+                "%",
+            ),
+        ),
+        treatments=(
+            Treatment(
+                title="Run those steps again with TrainingArguments(logging_nan_inf_filter=False)"
+                " and grad_norm logged: NaN is then printed as NaN",
+                when="check",
+                safety="safe",
+                source="the Hugging Face Trainer prints 0 for NaN while that filter is on, as it is"
+                " by default",
+            ),
+            Treatment(
+                title="If no Trainer wrote this log, look at who did: rows that were never filled"
+                " are 0 too",
+                when="check",
+                safety="safe",
+                source="a mean loss does not fall to exactly 0 from one row to the next",
+            ),
+        ),
+    )
+
+
+def _of_training(
+    trace: Trace, loss: Series, beside: list[Evidence], limits: Limits
+) -> list[Finding]:
+    """`loss` has NaN in place of zeros that stand for it, as `beside` shows or a gradient norm."""
+    masked = masked_zeros(trace.series["loss"], witness(trace))  # [T]
     sick = loss.bad > 0
     if loss.bad.sum() <= limits.healthy or not sick.any():
         return []
@@ -102,7 +202,7 @@ def _of_training(trace: Trace, limits: Limits) -> list[Finding]:
     else:
         where = f"at step {first}" if first == last else f"between step {first} and step {last}"
     what = f"of {loss.rows:,} losses NaN or infinite: {course}"
-    evidence = [Evidence("loss", what, num_bad, limits.healthy, "rows"), *broken, *whole]
+    evidence = [Evidence("loss", what, num_bad, limits.healthy, "rows"), *beside, *broken, *whole]
     evidence += _beside(trace, loss) if course == ISOLATED else []
     if masked.any():
         evidence += _masked(trace, masked, limits)
@@ -152,19 +252,16 @@ def _beside(trace: Trace, loss: Series) -> list[Evidence]:
     return [Evidence("grad_norm", what, count, 0, "rows")]
 
 
-def _of_evaluation(trace: Trace, limits: Limits) -> list[Finding]:
+def _of_evaluation(trace: Trace, loss: Series | None, limits: Limits) -> list[Finding]:
     """Evaluations that are not finite beside a training loss that is."""
     evaluated = trace.series["eval_loss"]
-    loss = trace.series.get("loss")
     bad = np.flatnonzero(evaluated.bad > 0)
     if evaluated.bad.sum() <= limits.healthy or not bad.size:
         return []
     onset, tail = _tail(evaluated)
     first = onset if tail else int(evaluated.first_bad[bad[0]])
-    if loss is not None:
-        loss = unmasked(loss, witness(trace))
-        if not (loss.bad < loss.count)[loss.steps >= first].any():
-            return []  # the training broke too, and is told above
+    if loss is not None and not (loss.bad < loss.count)[loss.steps >= first].any():
+        return []  # the training broke too, and is told above
     count = tail or int(evaluated.bad.sum())
     last = int(evaluated.steps[-1] if tail else evaluated.last_bad[bad[-1]])
     course = PERMANENT if tail >= limits.permanent_rows else OPEN if tail else ISOLATED
@@ -382,6 +479,7 @@ RULE = rule.Rule(
     uses=(
         *TELLS_OF_UPDATES[1:],
         "loss_form",
+        "loss_kind",
         "epoch",
         "update_nonfinite",
         "grad_nonfinite",

@@ -104,10 +104,11 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
         if about.rise.diverges or (excused and not large):
             continue
         wasted = about.is_wasted and about.rise.lost > limits.most
-        all_lost = about.ends_above_start and about.made_progress
+        sure = about.rise.is_large or about.rise.errors > limits.large_errors
+        all_lost = about.ends_above_start and about.made_progress and sure
         lost = all_lost or wasted or (large and not excused)
         severity = Severity.CRITICAL if lost else Severity.WARN
-        if about.is_softened or about.joint is not None:
+        if about.is_softened or about.joint is not None or about.rise.learns:
             severity = Severity.NOTE
         told.append(finding(about, "Drift", severity, limits.most if wasted else limits.lost))
     return told

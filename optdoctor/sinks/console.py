@@ -5,7 +5,7 @@ import tempfile
 import textwrap
 from pathlib import Path
 
-from optdoctor.findings import Diagnosis, Finding, Notice, Severity, Verdict
+from optdoctor.findings import Diagnosis, Notice, Severity, Verdict
 from optdoctor.report import text
 from optdoctor.rule import SYMPTOMS
 from optdoctor.sinks import Place, Sink, report_page
@@ -32,7 +32,8 @@ class Console(Sink):
             known = finding.rule in self._told and finding.rule not in SYMPTOMS
             if not harmless and not known and not finding.causes.found:
                 self._told.add(finding.rule)
-                say(_line(finding, notice.step))
+                self._told.discard(notice.was)
+                say(_line(notice))
 
     def close(self, diagnosis: Diagnosis, trace: Trace, cost: str) -> None:
         """Prints the report of a sick run, one line of any other."""
@@ -60,9 +61,12 @@ def _lasts(folder: Path) -> bool:
     return not any(name.startswith(tempfile.gettempprefix()) for name in first)
 
 
-def _line(finding: Finding, step: int) -> str:
-    when = f"step {step}" if step else "before step 1"
-    lines = [f"optdoctor  {when}  {finding.severity.upper()} {finding.rule}: {finding.summary}"]
+def _line(notice: Notice) -> str:
+    finding = notice.finding
+    when = f"step {notice.step}" if notice.step else "before step 1"
+    said = f"{finding.severity.upper()} {finding.rule}: {finding.summary}"
+    said = f"{notice.was} is now {finding.rule}: {said}" if notice.was else said
+    lines = [f"optdoctor  {when}  {said}"]
     lines += [f"           do: {treatment.title}" for treatment in finding.treatments[:1]]
     return "\n".join(map(_wrapped, lines))
 

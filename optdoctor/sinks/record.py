@@ -111,6 +111,7 @@ class RecordWriter:
                 "announced": notice.step,
                 "what": notice.what,
                 "rule": notice.finding.rule,
+                "was": notice.was,
                 "severity": notice.finding.severity,
                 "finding": asdict(notice.finding),
             }

@@ -36,8 +36,9 @@ NEEDED = {
     "stop with the rate": {"lr"},
 }
 """Channels without which a log could not show a fault of that kind."""
-UNSUITED = frozenset({"epoch running mean"})
-"""Families into which no fault is put: what a log makes of it there is not what `faults` makes."""
+UNSUITED = frozenset({"epoch running mean", "other averaging", "hinge", "margins, Pegasos"})
+"""Families into which no fault is put: what a log makes of it there is not what `faults` makes, or
+a batch of the healthy run weighs as much as the fault."""
 
 
 PROMISED = ("x1.5 over 5", "gradient outlier")
@@ -55,9 +56,17 @@ PRETRAINING = frozenset(
         "long warm-up",
         "lengths of documents",
         "overshoot",
+        "longer sequences",
+        "two late decays",
+        "early tail",
+        "restarted polynomial",
+        "walking noise",
+        "better data",
     }
 )
-FINE_TUNING = frozenset({"fine-tune", "epoch staircase", "smoothed labels"})
+FINE_TUNING = frozenset(
+    {"fine-tune", "epoch staircase", "smoothed labels", "gradual unfreezing", "lengths in order"}
+)
 
 
 def likeness(family: str, group: str) -> str:
@@ -125,8 +134,9 @@ def families(held: bool) -> Mapping[str, object]:
     """{name: made-up family}. The ones held apart are only loaded when asked for."""
     if not held:
         from curves.families import FAMILIES
+        from curves.opened import OPENED
 
-        return FAMILIES
+        return {**FAMILIES, **OPENED}
     from curves.held import GENERATED
 
     return GENERATED
@@ -168,11 +178,12 @@ def tasks(
     for place, record in enumerate(records(held)):
         seen[record.family] += 1
         about = (held, record.family, place, record.seed, True)
+        is_suited = record.healthy and record.family not in UNSUITED
         if seen[record.family] == 1:
-            chosen = every_fault if record.healthy else ()
+            chosen = every_fault if is_suited else ()
             yield Task(*about, chosen, (*views, *short_views), views)
         else:
-            yield Task(*about, PROMISED if record.healthy else (), views, ("raw",))
+            yield Task(*about, PROMISED if is_suited else (), views, ("raw",))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Real small trainings whose curves are held apart: for the exam, and for nothing before it.
+"""Real small trainings, held apart until their exam of 2026-11-30, for development since.
 
 Other tasks, other optimizers and other schedules than those of `recorded_trainings.py`.
 """
@@ -26,7 +26,7 @@ from torch.optim import (
 )
 from trainings import Training, cosine, ramp, restarts
 
-from curves.held_tasks import (
+from curves.opened_tasks import (
     counts,
     denoising,
     echo,

@@ -55,3 +55,28 @@ def test_what_leaves_chance_at_the_end_is_none() -> None:
 
 def test_a_far_fall_to_chance_is_none() -> None:
     assert found_at(math.log(10) + 2.5 * np.exp(-60 * T)) == ""
+
+
+def test_a_net_that_dies_within_its_first_rows_is_told_with_their_number() -> None:
+    dead = math.log(10) + 0.01 * np.random.default_rng(0).standard_normal(400)
+    for first, told in (([9, 7, 5, 4, 3], None), ([9, 4], None), ([9, 4], 10)):
+        loss = dead.copy()
+        loss[: len(first)] = first
+        found = at_chance(line(loss), told, "nats", 0.005, 0.02)
+        assert found is not None
+        assert (found.name, found.fell, found.row) == ("ln 10", len(first), len(first))
+    near = at_chance(line(dead), None, "nats", 0.005, 0.02)
+    assert near is not None
+    assert near.fell == 0, "it began there"
+
+
+def test_a_fall_to_about_chance_or_on_from_there_is_none() -> None:
+    dead = math.log(10) + 0.001 * np.random.default_rng(0).standard_normal(400)
+    dead[:5] = [9, 7, 5, 4, 3]
+    assert found_at(dead) == "ln 10"
+    assert found_at(1.003 * dead) == ""
+    assert found_at(1.003 * dead, told=10) == "ln 10"
+    slower = dead.copy()
+    slower[:12] = np.linspace(9, 2.5, 12)
+    assert found_at(slower) == ""
+    assert found_at(dead * (1 - 0.04 * T)) == ""

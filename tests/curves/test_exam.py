@@ -3,19 +3,24 @@
 import numpy as np
 import pytest
 
-from curves import figures
+from curves import exam, figures
 from curves.baseline import SILENT, margins
 from curves.exam import Result
 from curves.families import FAMILIES
 from curves.faults import FAULTS, frozen, level, lost, spike
 from curves.figures import Share
+from curves.held import GENERATED
+from curves.opened import OPENED
 from curves.runs import Run
 from curves.views import ALL_VIEWS, VIEWS, View, every, seen, trace_of
 from optdoctor.synthetic import falling_loss, make_trace
 
+EVERY = {**FAMILIES, **OPENED, **GENERATED}
+"""All that is made up. What any rule says of those held apart is not asked here."""
+
 
 def a_run(family: str = "power law", n: int = 400, seed: int = 0) -> Run:
-    return FAMILIES[family](n, np.random.default_rng(seed))
+    return EVERY[family](n, np.random.default_rng(seed))
 
 
 def result(truth: str = "healthy", found: dict[str, str] | None = None, **margins: float) -> Result:
@@ -23,10 +28,10 @@ def result(truth: str = "healthy", found: dict[str, str] | None = None, **margin
     return Result("a", "made up", 400, 0, "raw", truth, truth, 0.0, True, found or {}, "", said)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("n", [400, 1000])
 def test_a_family_gives_as_many_finite_rows_as_asked_for(name: str, n: int) -> None:
-    run = FAMILIES[name](n, np.random.default_rng(1))
+    run = EVERY[name](n, np.random.default_rng(1))
 
     assert run.lr is not None
     assert run.grad_norm is not None
@@ -38,12 +43,31 @@ def test_a_family_gives_as_many_finite_rows_as_asked_for(name: str, n: int) -> N
     assert run.eval_steps[-1] <= n
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_family_draws_another_run_for_each_seed_and_the_same_for_one(name: str) -> None:
     first, again, other = (a_run(name, seed=seed).loss for seed in (3, 3, 4))
 
     assert np.array_equal(first, again)
     assert not np.allclose(first, other)
+
+
+def test_development_holds_what_was_opened_and_nothing_that_is_held_apart() -> None:
+    assert set(exam.families(False)) == {*FAMILIES, *OPENED}
+    assert len(EVERY) == len(FAMILIES) + len(OPENED) + len(GENERATED)
+    recorded, held = ({r.family for r in exam.records(h)} for h in (False, True))
+    assert recorded
+    assert held
+    assert not recorded & held
+
+
+def test_the_exam_is_large_enough_and_a_third_of_it_are_real_trainings() -> None:
+    tasks = list(exam.tasks(True, (400, 1000, 3000), 5))
+    healthy = [t for t in tasks if not t.is_recorded or exam.records(True)[t.n].healthy]
+    real = [t for t in healthy if t.is_recorded]
+
+    assert len(healthy) >= 300
+    assert len({t.family for t in healthy}) >= 24
+    assert len(real) >= len(healthy) / 3
 
 
 @pytest.mark.parametrize("kind", FAULTS)

@@ -1,4 +1,4 @@
-"""The recorded curves of development: what is kept of a run, and that the healthy ones are."""
+"""The recorded curves: what is kept of a run, and that the healthy ones are healthy."""
 
 from collections import Counter
 from dataclasses import replace
@@ -46,10 +46,25 @@ def test_the_file_holds_many_families_and_every_symptom() -> None:
 
 def test_no_run_of_development_is_held_apart() -> None:
     assert not any(record.held for record in recorded())
+    assert all(record.held for record in recorded(held=True))
+
+
+def test_no_seed_of_development_is_one_of_those_held_apart() -> None:
+    seeds = {record.seed for record in recorded()}
+    assert seeds.isdisjoint(record.seed for record in recorded(held=True))
+
+
+def test_the_file_held_apart_is_as_large_as_the_exam_asks_for() -> None:
+    well = Counter(record.family for record in recorded(held=True) if record.healthy)
+    sick = Counter(record.family for record in recorded(held=True) if not record.healthy)
+    assert len(well) >= 9
+    assert min(well.values()) >= 12
+    assert len(sick) >= 8
+    assert min(sick.values()) >= 4
 
 
 def test_each_series_belongs_to_its_updates() -> None:
-    for record in recorded():
+    for record in (*recorded(), *recorded(held=True)):
         assert len(record.loss) == len(record.grad_norm) == len(record.lr)
         assert len(record.eval_steps) == len(record.eval_loss)
         assert (np.diff(record.eval_steps) > 0).all()
@@ -58,7 +73,7 @@ def test_each_series_belongs_to_its_updates() -> None:
 
 
 def test_a_healthy_run_learns_and_its_evaluation_loss_stays_down() -> None:
-    for record in recorded():
+    for record in (*recorded(), *recorded(held=True)):
         if not record.healthy:
             continue
         level = np.convolve(record.eval_loss, np.ones(3) / 3, "valid")

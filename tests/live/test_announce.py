@@ -9,7 +9,7 @@ import pytest
 
 from optdoctor import rule
 from optdoctor.findings import Diagnosis, Evidence, Finding, Notice, Severity, Verdict
-from optdoctor.live.announce import EXAMS, ROWS, announced_in, notices, ripe
+from optdoctor.live.announce import EXAMS, ROWS, announced_in, carried, notices, ripe
 from optdoctor.rules import RULES
 from optdoctor.trace import Trace
 
@@ -109,6 +109,24 @@ def test_what_is_gone_has_ended() -> None:
     assert notice == Notice(9, "ended", before)
 
 
+def test_a_rise_that_gets_another_name_is_told_as_one_illness() -> None:
+    drift, fast = found("upward-drift", CRITICAL, 921), found("divergence", CRITICAL, 930)
+    (notice,) = notices({"upward-drift": drift}, diagnosis(fast), 1200, {})
+    assert notice == Notice(1200, "renamed", fast, was="upward-drift")
+    assert told({"upward-drift": drift, "divergence": fast}, fast) == [("renamed", "divergence")]
+    other = {"loss-spike": found("loss-spike")}
+    assert told(other, fast) == [("ended", "loss-spike"), ("appeared", "divergence")]
+    assert told({"upward-drift": drift}, drift, fast) == [("appeared", "divergence")]
+
+
+def test_a_new_name_takes_over_what_was_counted_of_the_old_one() -> None:
+    assert carried({"upward-drift": 2, "loss-spike": 5}, ["divergence"]) == {"divergence": 2}
+    assert carried({"upward-drift": 2, "divergence": 1}, ["divergence"]) == {"divergence": 1}
+    both = ["divergence", "upward-drift"]
+    assert carried({"upward-drift": 2}, both) == {"upward-drift": 2}
+    assert carried({"loss-spike": 5}, ["divergence"]) == {}
+
+
 def test_of_several_findings_of_one_rule_the_gravest_is_told() -> None:
     given = notices({}, diagnosis(found("a", NOTE, 1), found("a", CRITICAL, 9)), 9, {"a": True})
     assert [n.finding.severity for n in given] == [CRITICAL]
@@ -135,6 +153,7 @@ def as_rows(*given: Notice) -> list[dict[str, Any]]:
             "announced": n.step,
             "what": n.what,
             "rule": n.finding.rule,
+            "was": n.was,
             "severity": n.finding.severity,
             "finding": asdict(n.finding),
         }
@@ -158,6 +177,12 @@ def test_a_new_process_knows_what_the_old_one_told() -> None:
     assert told(known, found("a", CRITICAL, 8), found("b")) == [("appeared", "b")]
     ended = notices(known, diagnosis(), 9, {})
     assert ended == [Notice(9, "ended", replace(worse, evidence=()))]
+
+
+def test_a_new_process_knows_the_newest_name_only() -> None:
+    drift, fast = found("upward-drift", first=9), found("divergence", CRITICAL, 9)
+    rows = as_rows(Notice(20, "appeared", drift), Notice(30, "renamed", fast, was="upward-drift"))
+    assert announced_in(rows).keys() == {"divergence"}
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,26 @@ def course(watched: Rule, paid: Callable[[int], bool], last: int) -> tuple[list[
     return exams, told
 
 
+def test_a_rise_that_changes_its_name_is_told_once_and_named_anew() -> None:
+    def named(name: str, begins: int, ends: int) -> Rule:
+        def check(trace: Trace, limits: Limits) -> list[Finding]:
+            return [finding(500)] if begins <= trace.steps[1] < ends else []
+
+        return rule(name, check=check, limits=Limits(rows=20))
+
+    def course_of(ends: int) -> list[tuple[str, str]]:
+        doctor = Examiner([named("upward-drift", 1, ends), named("divergence", ends, 6000)])
+        told = []
+        for step in range(500, 1000, 100):
+            told += doctor.examine(make_trace(loss=LOSS[:step]), step)
+        assert doctor.announced.keys() == {"divergence"}
+        return [(notice.what, notice.finding.rule) for notice in told]
+
+    late = [("appeared", "upward-drift"), ("renamed", "divergence")]
+    assert course_of(800) == late
+    assert course_of(700) == [("appeared", "divergence")]
+
+
 def always(step: int) -> bool:
     return True
 

@@ -71,7 +71,10 @@ def test_every_number_is_finite() -> None:
 
 def test_unknown_abstained_and_crashed_runs_validate() -> None:
     short = document(make_trace(loss=falling_loss(7)))["runs"][0]
-    assert (short["verdict"], short["reason"]) == ("unknown", "7 finite losses, needs 30")
+    assert (short["verdict"], short["reason"]) == (
+        "unknown",
+        "7 finite losses are too few to call a run healthy: 30 are needed",
+    )
     picky = replace(BY_NAME["nan-pulse"], name="picky", limits=Limits(rows=1000))
     broken = replace(picky, name="broken", check=crash, limits=Limits(rows=1))
     outcomes = document(unexplained_nan(), (picky, broken))["runs"][0]["outcomes"]

@@ -386,6 +386,26 @@ def test_a_loss_that_falls_far_to_a_number_like_chance_is_no_alarm() -> None:
     assert is_calm(make_trace(loss=math.log(10) + 2.5 * np.exp(-60 * T)))
 
 
+def test_a_net_that_dies_in_its_first_rows_is_a_warning_from_a_hundred_rows() -> None:
+    for rows, severity in ((500, Severity.WARN), (100, Severity.WARN), (90, Severity.NOTE)):
+        dead = flat(math.log(10), 1e-5, rows)
+        dead[:5] = [9, 7, 5, 4, 3]
+        finding = only_finding(make_trace(loss=dead))
+        assert (finding.severity, finding.steps) == (severity, (6, rows))
+        assert finding.summary == (
+            "Plateau: the loss fell from 9 to 2.303 within the first 5 rows and has learned nothing"
+            " since: that is chance among 10 classes, if that is their number, ln 10 = 2.303 (limit"
+            " 0.1 %)."
+        )
+
+
+def test_a_loss_that_rises_in_the_end_did_not_converge_or_stall() -> None:
+    """A drift tells of it, whether or not it comes near the course that it had left."""
+    loss = course(0.0, 0.15) * flat(1.0, 0.001)
+    assert "left its course" in only_finding(make_trace(loss=loss)).summary
+    assert is_clear(make_trace(loss=loss * np.exp(0.08 * np.maximum(T - 0.5, 0) / 0.5)))
+
+
 def test_a_loss_flat_from_the_start_is_found() -> None:
     for seed in SEEDS:
         finding = only_finding(make_trace(loss=flat(noise=0.01, seed=seed)))

@@ -36,7 +36,17 @@ def logged(rows: Sequence[tuple[float, float]]) -> Trace:
     return make_trace(loss=loss, grad_norm=norm)
 
 
+def zeroed(zeros: int = 20, rows: int = 400, height: float = 1.0, **more: object) -> Trace:
+    """Losses of 2 that fall, to `height` of that, and are exactly 0 in the last rows."""
+    return make_trace(
+        loss=np.r_[[2.0] * 3, [2 * height] * (rows - zeros - 3), [0.0] * zeros], **more
+    )
+
+
 AT_LIMIT = {
+    "zero_rows": (lambda: zeroed(9, 50), lambda: zeroed(10, 50)),
+    "zero_share": (lambda: zeroed(19), lambda: zeroed(20)),
+    "zero_height": (lambda: zeroed(height=0.099), lambda: zeroed(height=0.1)),
     "healthy": (lambda: losses(2.0, 1.9, 1.8), lambda: losses(2.0, NAN, 1.8)),
     "permanent_rows": (lambda: losses(2.0, 1.9, NAN), lambda: losses(2.0, NAN, NAN)),
 }
@@ -454,3 +464,46 @@ def test_an_evaluation_that_breaks_with_the_training_is_not_told_twice() -> None
     loss[60:] = 2.0
     trace = make_trace(loss=loss, eval_loss=evaluated, steps=EVERY_TENTH)
     assert len(examine(RULE, trace).findings) == 2, "the training came back and it did not"
+
+
+def test_a_loss_that_is_0_at_once_and_to_the_end_is_a_nan_as_it_seems() -> None:
+    finding = only_finding(zeroed(300))
+    assert (finding.severity, finding.steps) == (Severity.WARN, (101, 400))
+    assert finding.summary == (
+        "NaN loss, as it seems: the loss is exactly 0 from step 101 to the end, 400, 300 losses"
+        " (limit 10), after 2 one row before: a Trainer prints 0 for NaN; grad_norm would tell."
+    )
+    assert "logging_nan_inf_filter=False" in finding.treatments[0].title
+    assert {t.when for t in finding.treatments} == {"check"}
+    norm = np.where(np.arange(400) < 100, 0.5, 0.0)
+    assert "norm is 0 too" in only_finding(zeroed(300, grad_norm=norm)).summary
+
+
+def test_a_true_loss_of_0_to_the_end_is_nothing() -> None:
+    hinge = np.maximum(1 - np.arange(400) / 300, 0)
+    dotted = np.where(np.arange(400) % 7 == 0, 0.0, 2.0)
+    dotted[300:] = 0
+    one, short = np.full(400, 2.0), np.full(400, 2.0)
+    one[-1] = one[100] = 0
+    short[100:200] = 0
+    told = [losses(*values) for values in (hinge, hinge[::20], dotted, one, short)]
+    told += [zeroed(300, **fact) for fact in ({"nan_filter": "off"}, {"loss_kind": "reward"})]
+    told += [zeroed(300, framework="torch"), zeroed(300, grad_norm=np.full(400, 0.5))]
+    for trace in told:
+        assert examine(RULE, trace).status is Status.CLEAR
+
+
+@pytest.mark.parametrize("rows", [400, 200_000])
+def test_an_evaluation_that_is_nan_beside_such_zeros_makes_them_nan(rows: int) -> None:
+    at = np.arange(rows // 10, rows + 1, rows // 10)
+    evaluated = np.where(at > rows // 4, NAN, 3.0)
+    steps = {"eval_loss": at}
+    finding = only_finding(zeroed(3 * rows // 4, rows, eval_loss=evaluated, steps=steps))
+    assert (finding.severity, finding.steps[1]) == (Severity.CRITICAL, rows)
+    assert abs(finding.steps[0] - rows // 4 - 1) <= 4, "to a bucket"
+    assert "finite" not in finding.summary
+    (seen,) = (e for e in finding.evidence if e.channel == "eval_loss")
+    assert seen.observed == 8
+    evaluated[-1] = 3.0
+    both = examine(RULE, zeroed(3 * rows // 4, rows, eval_loss=evaluated, steps=steps)).findings
+    assert not any(f.severity is Severity.CRITICAL for f in both)

@@ -16,6 +16,8 @@ ENOUGH = 10
 """Evaluations from which three neighbours are averaged; below, their order is tested too."""
 TIED = 0.1
 """Share of values equal to the one before above which values were rounded."""
+COUNTED = 20
+"""Smallest steps up to which a metric is a count of few cases, with the noise of a count."""
 
 
 class Turn(NamedTuple):
@@ -34,6 +36,8 @@ class Turn(NamedTuple):
     since: float  # share of values after the minimum
     kept: float  # height over the highest rise since
     rebound: float  # height over the largest rise before the minimum, which came back; HUGE if none
+    jump: float  # gap between all values before one and all from it on, over height
+    jump_at: int  # index of that one, which at least two follow
 
 
 class Training(NamedTuple):
@@ -53,7 +57,6 @@ class Evaluations(NamedTuple):
     soft: float  # SOFT of the first losses
     turn: Turn
     best_step: int
-    end_step: int  # first step of those that `turn.end` is the median of
     training: Training | None  # None where it was not logged
     fall: float  # of training since the minimum, log
     fall_errors: float  # in standard errors
@@ -107,7 +110,6 @@ def evaluations(
         soft=soft,
         turn=found,
         best_step=int(steps[found.best]),
-        end_step=int(steps[-found.tail]),
         training=training,
         fall=round(fall, 3),
         fall_errors=round(fall / error, 2),
@@ -117,8 +119,12 @@ def evaluations(
     )
 
 
-def turn(level: Floats) -> Turn:
-    """The turn of m >= `LEAST` finite values that should fall, in one unit of a log or a share."""
+def turn(level: Floats, noise: float = 0.0) -> Turn:
+    """The turn of m >= `LEAST` finite values that should fall, in one unit of a log or a share.
+
+    Args:
+        noise: least standard deviation of one value.
+    """
     count = len(level)
     smooth = _of_three(level) if count >= ENOUGH else level
     at = int(np.argmin(smooth))
@@ -127,9 +133,10 @@ def turn(level: Floats) -> Turn:
     tail = max(3, count // 8)
     low, end = float(smooth[at]), float(np.median(level[-tail:]))
     height = end - low
-    error = _noise(level) * math.sqrt(1 / 3 + 1 / tail) * (1 + 4 / count)
+    error = max(_noise(level), noise) * math.sqrt(1 / 3 + 1 / tail) * (1 + 4 / count)
     middle = np.median(np.stack((level[:-2], level[1:-1], level[2:])), axis=0)[: max(at, 1)]
     before = float((middle - np.minimum.accumulate(middle)).max())
+    gap, jump_at = _jump(level[best:])
     return Turn(
         best=best,
         low=low,
@@ -141,7 +148,31 @@ def turn(level: Floats) -> Turn:
         since=round(1 - (best + 1) / count, 3),
         kept=round(height / max(float(smooth[at:].max()) - low, height, 1e-12), 2),
         rebound=round(height / before, 2) if before > 1e-9 else HUGE,
+        jump=round(min(gap / height, 1.0), 2) if height > 0 else 0.0,
+        jump_at=best + jump_at,
     )
+
+
+def _jump(since: Floats) -> tuple[float, int]:
+    """The widest gap between all values before one and all from it on, and its index; 0 if none."""
+    highest = np.maximum.accumulate(since)[:-3]
+    lowest = np.minimum.accumulate(since[::-1])[::-1][1:-2]
+    if not highest.size:
+        return 0.0, 0
+    last = int(np.argmax(lowest - highest))
+    return max(float(lowest[last] - highest[last]), 0.0), last + 1
+
+
+def noise_of_a_count(values: Floats) -> float:
+    """Standard deviation of a share of few cases, such as an accuracy near 0, as of their count.
+
+    A case is worth the smallest step between two values; 0 for more than `COUNTED` cases.
+    """
+    sizes = np.unique(np.abs(values))
+    if sizes.size < 2:
+        return 0.0
+    case, usual = float(np.diff(sizes).min()), float(np.median(np.abs(values)))
+    return math.sqrt(case) * math.sqrt(max(usual, case)) if usual <= COUNTED * case else 0.0
 
 
 def _joint(steps: IntArray, level: Floats, found: Turn, resumes: Sequence[int]) -> int:

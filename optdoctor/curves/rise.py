@@ -26,6 +26,13 @@ LEFT = 0.35
 EXPLODED = 4.6
 """Least rise of few rows above all rows before, in logarithms, that no noise explains: a hundred
 times."""
+RELAPSED = 0.1
+"""Fall in logarithms from the peak to the end that is clear: what rose from one low start learns.
+Also the least rise since a jump that is told as still going on."""
+TURNED = 0.02
+"""The same of a running mean that starts from 0."""
+FILLING = (0.5, 1.25)
+"""Gains of such a mean, as multiples of its first value: of the second one, and of any at first."""
 DOUBLED = 0.7
 """Rise in logarithms above the first rows, or above all rows before the last, that is told."""
 CLEAR = 10.0
@@ -38,9 +45,6 @@ LATE = 5
 """What stands up before the last fifth is seen in blocks."""
 AROUND = 50
 """Rows before a gap that tell the noise there."""
-RELAPSED = 0.1
-"""Fall in logarithms from the peak to the end that is clear: what rose from one low start learns.
-Also the least rise since a jump that is told as still going on."""
 FEW, MANY = 20, 30
 """Rows below which a block has no error of its own, and from which rows are not judged singly."""
 FEW_LEEWAY = 1.25
@@ -206,14 +210,13 @@ def rise_of(line: Curve) -> Rise | None:
 
 
 def rise_from_start(line: Curve) -> Rise | None:
-    """The rise of the end above the first two losses: some runs explode within the first block.
+    """The rise of the end above the very first loss: some runs explode within the first block.
 
-    Above the very first alone if it is a hundred times: one low row is no level.
+    The second loss must lie as low, unless it is a rise by a hundred times: one row is no level.
     """
     first, end = float(line.level[0]), _end(line)
-    if end - first <= EXPLODED:
-        first = max(first, float(line.level[1]))
-    if end <= first:
+    second = max(first, float(line.level[1]))
+    if end <= first or (end - second <= DOUBLED and end - first <= EXPLODED):
         return None
     error = float(np.hypot(line.noise, 0.82 * line.block_error))
     rise = _rise(
@@ -322,6 +325,16 @@ def explosion_at_end(line: Curve) -> Rise | None:
     return _from(line, rise._replace(best=block), first)
 
 
+def _fills(losses: Floats) -> bool:
+    """Whether the first losses are those of a running mean that starts from 0.
+
+    Each adds about as much as the first, and ever less; what explodes adds ever more.
+    """
+    gains = np.diff(losses[:6])
+    low, high = FILLING[0] * losses[0], FILLING[1] * losses[0]
+    return bool(low < gains[0] and gains.min() > 0 and gains.max() < high)
+
+
 def _from(line: Curve, rise: Rise, row: int) -> Rise:
     """The rise with this row as its first."""
     rows, joined, still = _standing(line, row)
@@ -365,7 +378,7 @@ def _rise(
     left = int(line.block_ends[best])
     onset = _change(line, block, last_block) if jump > ABRUPT else left
     rows, joined, still = _standing(line, int(np.searchsorted(line.steps, onset)))
-    relapsed = float(later.max()) - end - 3 * line.block_error * line.leeway > RELAPSED
+    relapsed = float(later.max()) - end - 3 * line.block_error * line.leeway
     from_start = way == "start" or (way == "blocks" and best == 1 and start - level <= RELAPSED)
     return Rise(
         way=way,
@@ -378,7 +391,7 @@ def _rise(
         jump_steps=(int(line.block_steps[block]), int(line.block_ends[last_block])),
         onset=onset,
         low_step=left,
-        low=float(line.losses[int(level > line.level[0])]) if way == "start" else low,
+        low=float(line.losses[0]) if way == "start" else low,
         end=now,
         top=line.loss_at(max(float(later.max()), end)),
         since=int(line.block_steps[len(line.blocks) - _tail(line)]),
@@ -388,7 +401,7 @@ def _rise(
         rows=rows,
         joined=joined,
         still=still,
-        learns=from_start and relapsed,
+        learns=from_start and relapsed > (TURNED if _fills(line.losses) else RELAPSED),
     )
 
 

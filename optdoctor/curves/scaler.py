@@ -6,18 +6,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optdoctor.curves.level import Floats
+from optdoctor.curves.scale_search import (
+    calm_of,
+    is_in,
+    is_search,
+    latest,
+    latest_end,
+    set_anew,
+    soon_after,
+    was_found,
+)
 from optdoctor.store import IntArray, Series
 from optdoctor.trace import Trace
 
 TELLS_OF_UPDATES = ("loss", "grad_norm", "grad_norm_used", "lr", "loss_scale", "step_skipped")
 """Channels a row of which tells of an update that was attempted: made, where not skipped."""
-SEARCH = 100
-"""Updates in which a scaler finds its scale: down from 2 to the 32 it takes some 20 of them."""
-INITIAL = 7.0
-"""Logarithm to base 2 of the smallest scale that a scaler which prints its skips starts from:
-fairseq's; those of the others are 15 and more."""
-REBORN = 1.6
-"""Rise of that logarithm from row to row above which the scale was set anew: growth doubles it."""
 WHOLE = 0.02
 """What a fall of that logarithm may lack of a whole number: scales are printed rounded."""
 NOTHING = -1000.0
@@ -32,10 +35,13 @@ class Scaler(NamedTuple):
     shown: IntArray  # [K] the step of the row that shows it
     scales: Floats  # [K] the scale that overflowed, or the one after it; NaN where it is unknown
     searching: NDArray[np.bool_]  # [K] whether the scaler was looking for its first scale
+    used: NDArray[np.bool_]  # [K] whether updates were made before it, without a skipped one
     rows: IntArray  # [N] steps of the rows below
     levels: Floats  # [N]
     held: NDArray[np.bool_]  # [N] whether the scale was as high in the next row, after a search
     made: IntArray  # steps of rows that tell of updates that were not skipped
+    last: float  # newest scale, also where only the line of the last skipped update tells it
+    has_ended: bool  # whether the scaler ended the run, at its least scale
 
     @property
     def trailing(self) -> int:
@@ -64,18 +70,24 @@ def scaler(trace: Trace) -> Scaler:
     if levels.size > 1 and made.size and made[-1] == rows[-1] and levels[-1] < levels[-2] - 0.5:
         made = made[:-1]  # what became of the last attempt of a falling scale nobody knows
     made = _without(made, inferred)
-    anew = _set_anew(trace, rows, levels)
+    last, has_ended = _after(trace, levels)
+    anew = set_anew(trace, rows, levels)
+    calm = calm_of(told, made)
     held = np.append(levels[1:] >= levels[:-1] - 0.5, np.zeros(min(levels.size, 1), bool))
     return Scaler(
         steps=steps,
         told=told,
         shown=np.concatenate([flagged, shown])[order],
         scales=scales,
-        searching=_is_search(trace, steps, scales, made, _soon_after(anew, steps)),
+        searching=is_search(trace, steps, scales, made, soon_after(anew, steps))
+        & ~was_found(anew, calm, told),
         rows=rows,
         levels=levels,
-        held=held & ~_soon_after(anew, rows),
+        held=held & (~soon_after(anew, rows) | is_in(calm, rows)),
         made=made,
+        last=last,
+        has_ended=has_ended,
+        used=latest_end(calm, told) > latest(anew, told),
     )
 
 
@@ -164,30 +176,10 @@ def _without(steps: IntArray, others: IntArray) -> IntArray:
     return steps[kept]
 
 
-def _set_anew(trace: Trace, rows: IntArray, levels: Floats) -> IntArray:
-    """Steps from which a scaler looks for its first scale."""
-    anew = rows[1:][np.diff(levels) > REBORN].tolist()
-    anew += [event.step for event in trace.events if event.kind in ("start", "resume")]
-    first = trace.steps[0]
-    return np.sort(np.array([*anew, *([first] if first <= SEARCH else [])], np.int64))
-
-
-def _soon_after(anew: IntArray, steps: IntArray) -> NDArray[np.bool_]:
-    latest = np.append(-SEARCH - 1, anew)[np.searchsorted(anew, steps, "right")]
-    return np.asarray(steps <= latest + SEARCH)
-
-
-def _is_search(
-    trace: Trace, steps: IntArray, scales: Floats, made: IntArray, early: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    """[K]: early, or before any update that was made: a log may begin with a resumed run.
-
-    A passage that begins at a scale from which no scaler starts is from the midst of a run.
-    """
-    if not steps.size:
-        return early
-    leading = (steps < (made[0] if made.size else np.inf)) & (steps < steps[0] + SEARCH)
-    is_passage = not made.size or trace.steps[0] > SEARCH
-    if is_passage and scales[0] < INITIAL:
-        return np.asarray(early & ~leading)
-    return np.asarray(early | leading)
+def _after(trace: Trace, levels: Floats) -> tuple[float, bool]:
+    """Scale after the newest row, and whether the scaler ended the run."""
+    newest = [event for event in trace.events if event.kind == "step-skipped"][-1:]
+    if newest and isinstance(newest[0].new, int | float) and newest[0].new >= 0:
+        scale = max(float(newest[0].new), 2.0**NOTHING)
+        return float(np.log2(scale)), bool(newest[0].text)
+    return float(levels[-1]) if levels.size else np.nan, False

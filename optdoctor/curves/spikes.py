@@ -31,7 +31,7 @@ WIDE = 200
 FIVE, FIFTEEN = 0.45, 0.27
 """Least spread of running medians of 5 and 15 rows, over that of a row: white noise has 0.54 and
 0.32, and the few values of a short series show less by chance."""
-CHANCE, USUAL = 0.3, 0.2
+CHANCE, USUAL = 0.1, 0.15
 """Lasting peaks that chance alone may make, as batches of two kinds form rows of high ones, and the
 share of other rows from which their height is a usual one."""
 

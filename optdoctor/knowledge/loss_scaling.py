@@ -26,10 +26,16 @@ FLOAT32 = _do(
 )
 
 
-def remedies(step: int, precision: object, growth: float) -> tuple[Treatment, ...]:
-    """From update `step` on; `growth` of the gradient norm before it, 1 where nobody knows."""
+def remedies(
+    step: int, precision: object, growth: float, row: int | None = None
+) -> tuple[Treatment, ...]:
+    """From update `step` on; `growth` of the gradient norm before it, 1 where nobody knows.
+
+    Where updates have no numbers, `row` is the row of the last one before it.
+    """
+    first = f"step {step}" if row is None else f"the update after step {row}"
     find = _do(
-        f"Repeat step {step} without autocast and find the first value that is not finite: loss,"
+        f"Repeat {first} without autocast and find the first value that is not finite: loss,"
         " activation or gradient",
         "check",
         "heuristic",
@@ -43,7 +49,7 @@ def remedies(step: int, precision: object, growth: float) -> tuple[Treatment, ..
         **({"compute_dtype": ("float16", "bfloat16")} if precision == "float16" else {}),
     )
     slower = _do(
-        f"Restart from before step {step} with a lower learning rate: the gradient norm had grown"
+        f"Restart from before {first} with a lower learning rate: the gradient norm had grown"
         f" {growth:.2g} times",
         "next",
         "heuristic",

@@ -81,8 +81,9 @@ class Case:
 
 
 def cases(trace: Trace, bounds: Bounds) -> list[Case] | Abstain:
-    """The gravest rise of the training loss; where that is a jump at a resume, also the gravest one
-    of the stretch after it. None is a divergence to one rule and a drift to another.
+    """The gravest rise of the training loss; where that is a jump at a resume, or one from a low
+    start to a peak that is left again, also the gravest one of the stretch after it. None is a
+    divergence to one rule and a drift to another.
     """
     kind = str(trace.facts.get("loss_kind") or "falling")
     if kind != "falling":
@@ -102,8 +103,8 @@ def cases(trace: Trace, bounds: Bounds) -> list[Case] | Abstain:
                 "the rate grows by a constant factor, a search for one: the loss has to rise"
             )
         found.append(_case(trace, line, rise, bounds, is_whole=not found))
-        joint = found[-1].joint
-        line = None if joint is None else curve(_since(series, max(joint, rise.onset)))
+        after = _after(found[-1])
+        line = None if after is None else curve(_since(series, after))
     return found
 
 
@@ -121,6 +122,13 @@ def _case(trace: Trace, line: Curve, rise: Rise, bounds: Bounds, *, is_whole: bo
         rate=rate_since(trace, line, rise.best, rise.height),
         evaluation=meanwhile.evaluation_times(trace, rise.onset - rise.is_abrupt),
     )
+
+
+def _after(about: Case) -> int | None:
+    """The step from which the rest is judged by itself, if it is."""
+    if about.rise.learns:
+        return int(about.line.block_steps[int(np.argmax(about.line.blocks))])
+    return None if about.joint is None else max(about.joint, about.rise.onset)
 
 
 def _around(line: Curve, rise: Rise) -> tuple[int, int]:

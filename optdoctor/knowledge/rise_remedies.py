@@ -21,6 +21,9 @@ TELLING = {
 def treatments(about: Case, severity: Severity) -> tuple[Treatment, ...]:
     """Best first: where it is not certain that the model is damaged, the check that tells."""
     trace, rise = about.trace, about.rise
+    if rise.learns:
+        title = "Find out why the first losses are low: a running mean from 0, a queue that fills"
+        return (_check(title, "the loss falls after its peak, so that the run does learn"),)
     progress = about.made_progress and rise.onset > about.line.steps[2]
     replay = _check(
         f"Replay an early checkpoint, from before step {rise.onset}, on today's batches"

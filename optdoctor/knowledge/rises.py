@@ -55,8 +55,7 @@ def _story(about: Case) -> str:
     if rise.way == "first":
         low = f"the {rise.low:.4g} of its first {'two rows' if rise.best else 'row'}"
     if rise.way == "start":
-        place = int(rise.low != line.losses[0])
-        low = f"its {('first', 'second')[place]} value, {rise.low:.4g} at step {line.steps[place]},"
+        low = f"its first value, {rise.low:.4g} at step {line.steps[0]},"
     end = _end(about)
     if rise.low > 0:
         end += f" ({meanwhile.times_told(float(end), rise.low)})"
@@ -64,9 +63,12 @@ def _story(about: Case) -> str:
     lasting, whole = last - first + rise.is_abrupt, max(last - began + 1, 1)
     share = f"{lasting} steps, {100 * lasting / whole:.0f} % of the run"
     where = f"at step {first}" if about.joint is None else f"at the resume at step {about.joint}"
+    if rise.learns:
+        low = low.rstrip(",")
+        return f"the training loss rises from {low}, peaks at {rise.top:.4g} and falls to {end}"
     if rise.kept < about.bounds.kept:
         moved = f"leaves {low} {where if rise.is_abrupt else f'after step {first}'}, peaks"
-        return f"the training loss {moved} at {rise.top:.4g} and ends at {end}, {share} later"
+        return f"the training loss {moved} at {rise.top:.4g} and ends at {end} after {share}"
     if rise.is_abrupt:
         return f"the training loss jumps from {low} {_after_jump(about, end, where, share)}"
     since = "" if rise.way in ("start", "first") else f" at step {first}"
@@ -84,10 +86,10 @@ def _after_jump(about: Case, end: str, where: str, share: str) -> str:
     """To which level it jumps, and what the loss does from there on."""
     rise = about.rise
     if rise.still:
-        return f"to {rise.joined:.4g} {where} and still rises, to {end}, {share} later"
+        return f"to {rise.joined:.4g} {where} and still rises, to {end} after {share}"
     moved = abs(about.line.level_of(rise.joined) - about.line.level_of(rise.end)) > RELAPSED
     if moved or about.joint is not None:
-        return f"to {rise.joined:.4g} {where} and ends at {end}, {share} later"
+        return f"to {rise.joined:.4g} {where} and ends at {end} after {share}"
     return f"to {end} {where} and stays there for {share}"
 
 
@@ -95,7 +97,7 @@ def _height(about: Case) -> list[Evidence]:
     """How far it rises above its best level, and above its start."""
     rise, bounds = about.rise, about.bounds
     low = {
-        "start": "its first rows",
+        "start": "its first value",
         "first": "its first rows",
         "few": "its lowest three rows",
         "gap": "the rows before",

@@ -41,7 +41,8 @@ _EVENT = lazy(
     r"|(?P<torn>\{\s*+['\"][^{}\r\n]*+)"
     # One without its braces.
     r"|(?P<bare>(?<![\w'\"])'(?:eval_)?loss'[ \t]*:[^{}\r\n]*+)(?=[\r\n])"
-    r"|(?P<overflow>(?:OVERFLOW|[Oo]verflow|Gradient overflow|Reducing dynamic)[^\r\n]*+)"
+    r"|(?P<overflow>(?:OVERFLOW|[Oo]verflow|Gradient overflow|Reducing dynamic"
+    r"|Current loss scale|Minimum loss scale)[^\r\n]*+)"
 )
 _NUMBER = r"[-+0-9.enaif]++"
 _PAIR = lazy(

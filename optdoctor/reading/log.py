@@ -31,6 +31,7 @@ _EXACT = 2_000_000, 16_384, 524_288
 _WIDE = 16, 8_192
 """Series kept in full, and the buckets of the older rows of each further one."""
 _TELLING = 65_536  # newest rows from which facts are told
+_AT_LEAST = "the scale was at its least: the scaler ended the run"
 _MAX_OVERFLOWS = 10_000  # that wait for the next row
 _FEW = 32  # rows that are added sooner one by one than as columns
 _SURE = 3  # rows before a fall of the epoch and rows behind it, without which it is none
@@ -105,6 +106,8 @@ class Log:
     _overflows: list[float] = field(default_factory=list)  # scales, until the next row is placed
     _overflows_seen: set[tuple[float | None, float]] = field(default_factory=set)
     _overflow_step: int = 0  # after it the next of them stand
+    _newest_overflow: tuple[float | None, float] | None = None  # scale before and after it
+    _scale_ended_run: bool = False
     _begun: bool = False  # a run of which no row has come yet
     _saw_step_before: bool = False  # in the run before it, which stays until then
     _left_runs: int = 0
@@ -213,6 +216,18 @@ class Log:
             self._overflow_step = max(self._overflow_step, self.last_step)
         self._overflows.append(new if old is None else old)
         self._overflows_seen.add((old, new))
+        self._newest_overflow, self._scale_ended_run = (old, new), False
+        return True
+
+    def scale_at_least(self, least: float | None = None) -> bool:
+        """Adds the overflow at the least scale with which a scaler ends the run; False where
+        nothing tells that scale."""
+        if least is None and self._newest_overflow is not None:
+            least = self._newest_overflow[1]
+        if least is None:
+            return False
+        self.overflow(least, least)
+        self._scale_ended_run = True
         return True
 
     def skip(self, lines: int = 1, first: str = "", at: int = 0) -> None:
@@ -293,6 +308,10 @@ class Log:
             events.append(
                 Event(1, "gap", "This log counts from 0: its step N stands here as N + 1")
             )
+        if self._newest_overflow and self._overflow_step >= self.last_step:
+            old, new = self._newest_overflow
+            said = _AT_LEAST if self._scale_ended_run else ""
+            events.append(Event(self._overflow_step + shift, "step-skipped", said, old, new))
         if self._left_runs:
             first = min(
                 (column.first for column in self._columns.values() if column.rows), default=0
@@ -428,7 +447,7 @@ class Log:
             self.events.append(Event(where, "resume", said, old=before))
         self._overflows.clear()
         self._overflows_seen.clear()
-        self._overflow_step = 0
+        self._overflow_step, self._newest_overflow = 0, None
 
     def _see_fall(self, row: int, epoch: float) -> None:
         """Tells by the epochs of counted loss rows where another run begins or one goes on.

@@ -21,6 +21,16 @@ _SPELLINGS = tuple(
         rf"Overflow occurs, the loss scale is adjusted to (){_SCALE}",
     )
 )
+_AT_LEAST = tuple(
+    lazy(pattern)
+    for pattern in (
+        # DeepSpeed, where it raises at the least scale
+        r"Current loss scale already at minimum - cannot decrease scale anymore()",
+        # fairseq
+        rf"Minimum loss scale reached \({_SCALE}\)",
+    )
+)
+"""With what an overflow at the least scale ends a run."""
 
 
 def says_overflow(line: str) -> bool:
@@ -42,4 +52,7 @@ def add_overflow(line: str, log: Log) -> bool:
         new = number(found[2]) if spelling.groups == 2 else old
         if new is not None:
             return log.overflow(old, new)
+    for spelling in _AT_LEAST:
+        if found := spelling.search(line):
+            return log.scale_at_least(number(found[1]))
     return False

@@ -5,48 +5,62 @@ The logarithm of the evaluation loss, to which 5 % of its first values are added
 minimum by more than a small limit, more than its own noise allows, and more than any rise before
 that came back. An eighth of the evaluations have to come after the minimum, and the training loss
 has to fall. With four to nine evaluations an exact test of their order joins in, and the rise must
-be larger.
-A warning too: an evaluation loss that has stopped over the later half of the evaluations, and hints
-at a rise, while the training loss halves again, is not near zero, and no task metric gains.
-As notes: a stop while the training loss falls less far, or without such a hint; a rise where the
-training loss was not logged, or on one of several evaluation sets; a task metric that worsens while
-the evaluation loss still falls.
+be larger. It is critical with ten or more, where the loss ends surely a third above its minimum and
+no task metric gains. A rise in one jump that stays is told as such, since the evaluation may have
+changed there. A warning too: an evaluation loss that has stopped over the later half of the
+evaluations, and hints at a rise, while the training loss halves again, is not near zero, and no
+task metric gains. As notes: a stop while the training loss falls less far, or without such a hint;
+a rise where the training loss was not logged, or on one of several evaluation sets; a task metric
+that worsens while the evaluation loss still falls.
 ## Why it matters
 The model learns the training data by heart: what it gains there no longer carries over. The best
 model of the run is that of the minimum; every later step is spent on a worse one.
 ## What to do
 Keep the checkpoint of the minimum and stop. Next: more data or augmentation first; then fewer
-epochs, dropout or weight decay. Before that, evaluate on a part of the training data in evaluation
-mode: the two losses have to be the same function of the model.
+epochs, dropout or weight decay. After a jump, evaluate the checkpoints on either side of it on the
+same data first. Before all that, evaluate on a part of the training data in evaluation mode: the
+two losses have to be the same function of the model.
 ## When it is fine
 A constant distance between the two losses, large or small, in either direction: mixup, dropout and
 label smoothing raise the training loss, another scale or function shifts it. Only changes are
 judged. A task metric that still improves while the loss rises: the model grows overconfident and
-not worse at its task; that is a note. Losses below 0 are not judged. An evaluation before the first
-update does not count as the minimum, nor a jump at a resume as a rise.
+not worse at its task; that is a note. A metric near its floor, where a few cases more or less are
+noise. Losses below 0 are not judged. An evaluation before the first update does not count as the
+minimum, nor a jump at a resume as a rise.
 ## Told apart from
 `upward-drift`: the training loss rises too.
 A rise that goes back before the end, or that a noisy evaluation set explains.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from optdoctor import rule
-from optdoctor.curves.evaluations import ENOUGH, Evaluations, Turn, evaluations, turn
+from optdoctor.curves.evaluations import (
+    ENOUGH,
+    Evaluations,
+    Turn,
+    evaluations,
+    noise_of_a_count,
+    turn,
+)
 from optdoctor.curves.level import curve, softening
 from optdoctor.curves.masked import FILTERED_BY, unmasked, witness
-from optdoctor.findings import Abstain, Evidence, Finding, Severity
+from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
 from optdoctor.knowledge.losses import called
 from optdoctor.knowledge.metrics import Course, courses
 from optdoctor.knowledge.overfitting import against_overfitting
 from optdoctor.synthetic import falling_loss, make_trace
 from optdoctor.trace import Trace
 
+MOST = 1e6
+"""Largest rise that is told, in %: the lowest loss may be 0."""
 HALVES = 8
 """Evaluations from which the later half is judged for a stop."""
 SINCE = " since that minimum"
+IN_ERRORS = "that rise in its standard errors"
 GAINED = 0.01
 """Gain of a task metric, as a share of it, from which it still improves."""
 
@@ -100,6 +114,12 @@ class Limits(rule.Limits):
     """Largest fall of the evaluation loss over that of the training loss that is a stop."""
     grave: float = 0.3
     """Rise of the evaluation loss, in logarithms, above which it is critical if no metric gains."""
+    grave_errors: float = 8.0
+    """Least such rise in its standard errors, of ten evaluations or more: of 3,000 courses with
+    noise alone, 16 % of the loss, none is critical."""
+    abrupt: float = 0.7
+    """Least share of the rise in one step that is called a jump, of ten evaluations or more: a
+    warning at most, since the evaluation itself may have changed there."""
 
 
 def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
@@ -133,6 +153,8 @@ def _turned(found: Turn, count: int, limits: Limits, *, lone: bool = False) -> b
     """Whether `count` values end above their minimum by more than noise and habit."""
     if found.since < limits.since or found.kept < limits.kept or found.rebound < limits.rebound:
         return False
+    if found.best >= count - found.tail:
+        return False  # the end is not all after the minimum
     if count < ENOUGH and found.chance > limits.gross_chance:
         return False
     errors = limits.errors if count >= ENOUGH else limits.short_errors
@@ -179,10 +201,12 @@ def _worse(trace: Trace, found: Evaluations, limits: Limits) -> Finding | None:
             continue
         best = metric.values[np.argmax(metric.sign * metric.values)]
         scale = -metric.sign * float(max(abs(best), softening(np.abs(metric.values))))
-        turned = turn(metric.values / scale)
+        noise = 0.0 if metric.is_loss else noise_of_a_count(metric.values / scale)
+        turned, lone = turn(metric.values / scale, noise), not metric.is_loss
         then = float(np.interp(metric.steps[turned.best], found.steps, found.level))
         falls = then - found.turn.end > limits.fall
-        if (falls or metric.is_loss) and _turned(turned, len(metric.values), limits):
+        is_worse = _turned(turned, len(metric.values), limits, lone=lone)
+        if (falls or metric.is_loss) and is_worse:
             losses = found.loss_at(then), found.loss_at(found.turn.end)
             notes.append(_note(metric, turned, scale, losses, limits))
     return max(notes, key=lambda note: note.evidence[0].observed, default=None)
@@ -192,18 +216,28 @@ def _rise(found: Evaluations, gains: list[Evidence], limits: Limits) -> Finding:
     turned, count, lone = found.turn, len(found.steps), found.training is None
     limit = _least_rise(turned, count, limits, lone)
     log = f"rise of log(evaluation loss + {found.soft:.4g}) above its minimum"
+    low, end = found.loss_at(turned.low), found.loss_at(turned.end)
+    above = (_percent(end - low, low), _percent(math.expm1(limit) * (low + found.soft), low))
+    at = f"around step {found.best_step} (mean of three)"
+    at = at if count >= ENOUGH else f"at step {found.best_step}"
     rises = (
-        f"the evaluation loss rises from {found.loss_at(turned.low):.4g} at step {found.best_step}"
-        f" to {found.loss_at(turned.end):.4g} from step {found.end_step} on, by {turned.height} on"
-        f" a log scale (limit {limit})"
+        f"the evaluation loss rises from {low:.4g} {at} to {end:.4g}, the"
+        f" median of the last {turned.tail} evaluations, by {above[0]} (limit {above[1]})"
     )
+    jumped = _jumped(found, limits)
+    if jumped:
+        rises += f", in one jump at step {found.steps[turned.jump_at]}"
     summary = f"Overfitting or a divergence: {rises}; no training loss is logged to tell which."
     severity = Severity.NOTE
     if found.training is not None:
         losses = found.training.losses
-        severity = Severity.CRITICAL if turned.height > limits.grave else Severity.WARN
+        sure = count >= ENOUGH and turned.errors >= limits.grave_errors and not jumped
+        grave = turned.height > limits.grave and sure
+        severity = Severity.CRITICAL if grave else Severity.WARN
         falls = f"the training loss falls from {losses[turned.best]:.4g} to {losses[-1]:.4g}"
-        summary = f"Overfitting: {rises}, while {falls}."
+        changed = ": the evaluation set, or the code, may have changed there" if jumped else ""
+        name = "Overfitting, or another evaluation" if jumped else "Overfitting"
+        summary = f"{name}: {rises}, while {falls}{changed}."
         gained = [gain for gain in gains if gain.observed > GAINED]
         if gained and not any(gain.observed < -GAINED for gain in gains):
             severity, better = Severity.NOTE, gained[0].what.removesuffix(SINCE)
@@ -214,10 +248,54 @@ def _rise(found: Evaluations, gains: list[Evidence], limits: Limits) -> Finding:
         steps=(found.best_step, int(found.steps[-1])),
         evidence=(
             *_of_turn("eval_loss", log, turned, count, limits, lone=lone),
+            *_of_jump(found, limits),
             *_of_training(found, limits),
             *gains,
         ),
-        treatments=against_overfitting(f"of step {found.best_step}, the evaluation minimum"),
+        treatments=(
+            _compare(found)
+            if jumped
+            else against_overfitting(f"of step {found.best_step}, the evaluation minimum")
+        ),
+    )
+
+
+def _percent(part: float, whole: float) -> str:
+    share = MOST if whole <= 100 * part / MOST else 100 * part / whole
+    return f"{share:,.0f} %" if share >= 100 else f"{share:.2g} %"
+
+
+def _jumped(found: Evaluations, limits: Limits) -> bool:
+    """Whether most of the rise came from one evaluation to the next, and stayed."""
+    return len(found.steps) >= ENOUGH and found.turn.jump >= limits.abrupt
+
+
+def _of_jump(found: Evaluations, limits: Limits) -> list[Evidence]:
+    if not _jumped(found, limits):
+        return []
+    what = f"share of that rise in one jump, at step {found.steps[found.turn.jump_at]}"
+    return [Evidence("eval_loss", what, found.turn.jump, limits.abrupt, "share")]
+
+
+def _compare(found: Evaluations) -> tuple[Treatment, ...]:
+    """What tells a model that got worse from an evaluation that changed."""
+    at = found.turn.jump_at
+    before, after = int(found.steps[at - 1]), int(found.steps[at])
+    return (
+        Treatment(
+            title=f"Evaluate the checkpoints of steps {before} and {after} once more, with one code"
+            " on the same data: if they are as far apart, the model did get worse",
+            when="check",
+            safety="safe",
+            source="a model seldom gets so much worse between two evaluations, and stays so, while"
+            " its training loss falls",
+        ),
+        Treatment(
+            title=f"Keep the checkpoint of step {before}, the last evaluation before the jump",
+            when="now",
+            safety="safe",
+            source="if the model did get worse, it is the one to go back to",
+        ),
     )
 
 
@@ -228,11 +306,11 @@ def _of_turn(
     errors = limits.errors if count >= ENOUGH else limits.short_errors
     seen = [
         Evidence(channel, what, turned.height, least, "1"),
-        Evidence(channel, "the rise over its standard error", turned.errors, errors, "1"),
+        Evidence(channel, IN_ERRORS, turned.errors, errors, "1"),
     ]
     if count < ENOUGH:
         chance = limits.chance if turned.chance <= limits.chance else limits.gross_chance
-        what = "chance of so rising an order after a minimum"
+        what = "probability that values after a minimum come in so rising an order by chance"
         seen.append(Evidence(channel, what, turned.chance, chance, "1"))
     return seen
 
@@ -240,9 +318,11 @@ def _of_turn(
 def _of_training(found: Evaluations, limits: Limits) -> list[Evidence]:
     if found.training is None:
         return []
-    what, fall, least = "fall of the logarithm of the training loss since", found.fall, limits.fall
+    what = "fall of the logarithm of the training loss since the evaluation minimum"
+    fall, least = found.fall, limits.fall
     if found.training.solved:
-        what = f"the training loss is near zero; {what}, over its standard error"
+        what = "fall of the training loss, near zero by now, since the evaluation minimum, in"
+        what += " standard errors"
         fall, least = found.fall_errors, limits.fall_errors
     return [Evidence("loss", what, fall, least, "1")]
 
@@ -250,19 +330,19 @@ def _of_training(found: Evaluations, limits: Limits) -> list[Evidence]:
 def _note(
     metric: Course, turned: Turn, scale: float, losses: tuple[float, float], limits: Limits
 ) -> Finding:
-    count, best = len(metric.steps), int(metric.steps[turned.best])
-    least, since = _least_rise(turned, count, limits), int(metric.steps[-turned.tail])
+    count, best, lone = len(metric.steps), int(metric.steps[turned.best]), not metric.is_loss
+    least = _least_rise(turned, count, limits, lone)
     what = f"what {metric.name} lost since its best, as a share of it"
     by = f"{100 * turned.height:.3g} % (limit {100 * least:.3g} %)"
     return Finding(
         severity=Severity.NOTE,
         summary=(
             f"Overfitting in {metric.name} alone: it worsens from {turned.low * scale:.4g} at step"
-            f" {best} to {turned.end * scale:.4g} from step {since} on, by {by}, while the"
-            f" evaluation loss goes from {losses[0]:.4g} to {losses[1]:.4g}."
+            f" {best} to {turned.end * scale:.4g}, the median of the last {turned.tail}, by {by},"
+            f" while the evaluation loss goes from {losses[0]:.4g} to {losses[1]:.4g}."
         ),
         steps=(best, int(metric.steps[-1])),
-        evidence=tuple(_of_turn(metric.channel, what, turned, count, limits)),
+        evidence=tuple(_of_turn(metric.channel, what, turned, count, limits, lone=lone)),
         treatments=against_overfitting(f"of step {best}, the best by {metric.name}"),
     )
 
@@ -283,13 +363,15 @@ def _stop(found: Evaluations, gains: list[Evidence], limits: Limits) -> Finding:
         summary=(
             f"Overfitting{'' if grave else ', as it begins'}: from step {first} to step {last} the"
             f" training loss falls from {losses[half]:.4g} to {losses[-1]:.4g}, by"
-            f" {found.later_fall} on a log scale (limit {limit}), and the evaluation loss has"
-            f" stopped, {then:.4g} and then {now:.4g}."
+            f" {found.later_fall} in a line through its logarithms (limit {limit}), and the"
+            f" evaluation loss has stopped: medians {then:.4g} and then {now:.4g}."
         ),
         steps=(first, last),
         evidence=(
             Evidence("loss", f"{fell} training loss", found.later_fall, limit, "1"),
-            Evidence("eval_loss", f"{fell} evaluation loss over that", share, most, "share"),
+            Evidence(
+                "eval_loss", f"{fell} evaluation loss, over that of training", share, most, "share"
+            ),
             *gains,
         ),
         treatments=against_overfitting(f"of the lowest evaluation, step {found.best_step}"),

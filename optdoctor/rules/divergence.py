@@ -52,7 +52,6 @@ from optdoctor.knowledge.rises import finding
 from optdoctor.synthetic import falling_loss, make_trace
 from optdoctor.trace import Trace
 
-
 LATE_TIMES = 2.3
 """Rise of a few last rows in logarithms, ten times, from which no more of them are waited for."""
 LATE_ROWS = 10

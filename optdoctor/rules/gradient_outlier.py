@@ -19,6 +19,7 @@ Look at the batch of that step, and evaluate it again. Clip the gradient, where 
 the batch index, if they are not there.
 ## When it is fine
 Norms with a heavy tail, as of small batches: factors of 3 to 5 are their nature and do not count.
+Outliers in more than a tenth of the rows are those of a kind of batches, and a note.
 Large norms of the first steps and norms that grow or fall slowly are part of the trend.
 ## Told apart from
 `nonfinite-gradient` and `nan-pulse`: norms that are not finite, and what lies beside them.
@@ -53,6 +54,8 @@ CLIP = 1.5
 """Usual norms at which clipping is proposed."""
 LISTED = 5
 """Most outliers whose steps are listed."""
+OFTEN = 0.1
+"""Largest share of rows that are outliers and not a kind of batches."""
 DENSE = 6
 """Outliers from which their number in each third of the run is told."""
 
@@ -102,13 +105,14 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     outliers = [_outlier(trace, rows, spike, blips) for spike in spikes]
     seen = [one for one in outliers if one.blip > BLIP or round(one.used, 2) > limits.update]
     worst = max(seen or outliers, key=lambda one: one.norm / one.usual)
+    often = len(outliers) > OFTEN * level.size
     known = max(min(spike.known, level.size - 1) for spike in spikes)
     return [
         Finding(
-            severity=Severity.WARN if seen else Severity.NOTE,
-            summary=_summary(trace, outliers, worst, rows, limits),
+            severity=Severity.WARN if seen and not often else Severity.NOTE,
+            summary=_summary(trace, outliers, worst, rows, limits, often=often),
             steps=(outliers[0].step, int(rows.steps[known])),
-            evidence=tuple(_evidence(trace, outliers, worst, limits)),
+            evidence=tuple(_evidence(trace, outliers, worst, level.size, limits)),
             treatments=_treatments(trace, worst, clipped=not seen),
         )
     ]
@@ -171,9 +175,16 @@ def _is_known(trace: Trace) -> bool:
 
 
 def _summary(
-    trace: Trace, outliers: list[_Outlier], worst: _Outlier, rows: Series, limits: Limits
+    trace: Trace,
+    outliers: list[_Outlier],
+    worst: _Outlier,
+    rows: Series,
+    limits: Limits,
+    *,
+    often: bool,
 ) -> str:
     several = len(outliers) > 1
+    doubt = "; so often that a kind of batches has them" if often else ""
     often = f" {len(outliers)} times since step {outliers[0].step}, most" if several else ""
     ratio = worst.norm / worst.usual
     far = f"from {worst.usual:.3g} to {worst.norm:.3g}"
@@ -190,7 +201,7 @@ def _summary(
         thirds = f"; {counts[0]}, {counts[1]} and {counts[2]} in the thirds of the run"
     return (
         f"Gradient outlier{'s' * several}: the norm jumps{often} {far} at step {worst.step}{since}"
-        f"{fate}{thirds} (limit {limits.factor:g}-fold)."
+        f"{fate}{thirds}{doubt} (limit {limits.factor:g}-fold)."
     )
 
 
@@ -200,7 +211,7 @@ def _thirds(outliers: list[_Outlier], rows: Series) -> list[int]:
 
 
 def _evidence(
-    trace: Trace, outliers: list[_Outlier], worst: _Outlier, limits: Limits
+    trace: Trace, outliers: list[_Outlier], worst: _Outlier, count: int, limits: Limits
 ) -> list[Evidence]:
     spike = worst.spike
     what = f"norm at step {worst.step} over the norms around it"
@@ -212,7 +223,15 @@ def _evidence(
     reach = limits.clearness * spike.reach
     told.append(Evidence("grad_norm", what, spike.deviations, reach, "standard deviations"))
     if spike.rows > 1:
-        told.append(Evidence("grad_norm", "rows in which it lasts", spike.rows, 1, "rows"))
+        told.append(
+            Evidence(
+                "grad_norm",
+                "rows that are high together; a single batch makes one",
+                spike.rows,
+                1,
+                "rows",
+            )
+        )
     if _is_known(trace):
         channel = "grad_norm_used" if trace.has("grad_norm_used") else "max_grad_norm"
         what = "norm that the update saw over the usual one"
@@ -225,6 +244,8 @@ def _evidence(
         more = ", ..." if len(outliers) > LISTED else ""
         what = f"outliers, at steps {steps}{more}"
         told.append(Evidence("grad_norm", what, len(outliers), 0, "outliers"))
+        what = "share of the rows that are outliers; beyond the limit they are a note"
+        told.append(Evidence("grad_norm", what, len(outliers) / count, OFTEN, "share"))
     return told
 
 

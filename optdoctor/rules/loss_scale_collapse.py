@@ -4,8 +4,9 @@
 Skipped updates, from rows that say so and from the halvings of the scale between two rows. Once the
 scaler has found its scale: 5 skipped updates within 25 while the scale falls by 4 halvings, 10
 within 100 at any scale, or a scale below 128 that is 8 halvings below one that it held. Critical
-where the run stands still, which means that no update follows the skipped ones up to the end, and
-below a scale of 1e-4. A log of nothing but skipped updates is a note while it may be a search.
+where the run stands still, which means that no update follows the skipped ones up to the end, at a
+scale of 1.2e-4 and below, and where the scaler ended the run at its least scale. A log of nothing
+but skipped updates is a note while it may be a search.
 ## Why it matters
 A scale halves where a scaled gradient is not finite, and that update is left out. A scaler whose
 gradients only grew finds a lower scale after one or two of them. Halving again and again means that
@@ -72,11 +73,12 @@ class Limits(rule.Limits):
     """Fewest updates skipped in a row up to the end from which the run stands still."""
     depth: float = 8.0
     """Halvings below a scale that was held from which it has collapsed, where it is below 128."""
-    least_scale: float = 2.0**-13
-    """Scale below which the run is lost, about 1e-4: fairseq ends it there, icefall soon after."""
+    least_scale: float = 1.5e-4
+    """Scale below which the run is lost: fairseq ends it at 2 to the -13, 1.2e-4, icefall soon
+    after."""
 
 
-Kind = Literal["still", "least", "search", "fall", "share", "depth", "slow", "passage"]
+Kind = Literal["ended", "still", "least", "search", "fall", "share", "depth", "slow", "passage"]
 ORDER: tuple[Kind, ...] = get_args(Kind)
 """Worst first."""
 
@@ -99,15 +101,16 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
     since, until = int(scale.told[worst.stretch[0]]), int(scale.shown[worst.stretch[1]])
     if scale.trailing and worst.stretch[1] == scale.steps.size - 1:
         until = trace.steps[1]
+    row = _row_before(trace, scale, since)
     return [
         Finding(
             severity=_severity(scale, worst),
-            summary=_summary(scale, worst, (since, until), limits),
+            summary=_summary(scale, worst, (since, until), limits, row),
             steps=(since, until),
             evidence=_evidence(scale, worst, since, limits),
             treatments=(READ_ON,)
             if worst.kind == "passage"
-            else remedies(since, trace.facts.get("compute_dtype"), _growth(trace, since)),
+            else remedies(since, trace.facts.get("compute_dtype"), _growth(trace, since), row),
         )
     ]
 
@@ -115,7 +118,10 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
 def _found(scale: Scaler, limits: Limits) -> list[_Collapse]:
     found = [_search(scale, limits), _low(scale, limits)]
     trailing, end = scale.steps.size - scale.trailing, scale.steps.size - 1
-    if scale.trailing >= limits.standstill and not scale.searching[trailing:].all():
+    if scale.has_ended and scale.trailing:
+        found.append(_Collapse("ended", (trailing, end)))
+    is_search = scale.searching[trailing:].all() and not scale.used[trailing:].all()
+    if scale.trailing >= limits.standstill and not is_search:
         found.append(_Collapse("still", (trailing, end)))
     if stretch := falling(scale, limits.skips, CLOSE, HALVINGS):
         found.append(_Collapse("fall", stretch))
@@ -125,8 +131,8 @@ def _found(scale: Scaler, limits: Limits) -> list[_Collapse]:
 
 
 def _severity(scale: Scaler, worst: _Collapse) -> Severity:
-    at_one = worst.kind == "search" and scale.levels.size > 0 and scale.levels[-1] <= 0
-    if worst.kind in ("still", "least") or at_one:
+    at_one = worst.kind == "search" and scale.last <= 0
+    if worst.kind in ("ended", "still", "least") or at_one:
         return Severity.CRITICAL
     return Severity.NOTE if worst.kind in ("slow", "passage") else Severity.WARN
 
@@ -146,16 +152,16 @@ def _search(scale: Scaler, limits: Limits) -> _Collapse | None:
 def _low(scale: Scaler, limits: Limits) -> _Collapse | None:
     """The run ends at a scale far below the one that it held, or began with where it is 1."""
     levels = scale.levels
-    if not scale.steps.size or not levels.size or levels[-1] >= HARMLESS:
+    if not scale.steps.size or not levels.size or scale.last >= HARMLESS:
         return None
-    counts = np.flatnonzero(scale.held | (levels[-1] <= 0))
+    counts = np.flatnonzero(scale.held | (scale.last <= 0))
     highest = float(levels[counts].max(initial=-np.inf))
-    if highest - levels[-1] < limits.depth:
+    if highest - scale.last < limits.depth:
         return None
     since = scale.rows[counts[levels[counts] > highest - 0.5][-1]]
     first = min(int(np.searchsorted(scale.told, since)), scale.steps.size - 1)
     kind: Kind = "depth"
-    if 2.0 ** levels[-1] < limits.least_scale:
+    if 2.0**scale.last < limits.least_scale:
         kind = "least"
     elif scale.steps.size - first < PACE * (scale.rows[-1] - since):
         kind = "slow"
@@ -176,6 +182,8 @@ def _course(scale: Scaler, stretch: Stretch) -> str:
         return ""
     within = (scale.rows >= scale.told[stretch[0]]) & (scale.rows <= scale.shown[stretch[1]])
     lowest = float(min(known.min(), scale.levels[within].min(initial=np.inf)))
+    if stretch[1] == scale.steps.size - 1 and scale.trailing and scale.last < lowest:
+        lowest = scale.last
     row = int(np.searchsorted(scale.rows, scale.told[stretch[0]]))
     highest = max(float(known[0]), float(scale.levels[row - 1]) if row else -np.inf)
     if highest - lowest < 0.5:
@@ -183,15 +191,31 @@ def _course(scale: Scaler, stretch: Stretch) -> str:
     return f" while the scale fell from {_scale(highest)} to {_scale(lowest)}"
 
 
-def _summary(scale: Scaler, one: _Collapse, steps: Stretch, limits: Limits) -> str:
+def _row_before(trace: Trace, scale: Scaler, step: int) -> int | None:
+    """The last row of an update that was made, where skipped ones have no number of their own."""
+    if trace.facts.get("step_source") != "counted rows":
+        return None
+    before = scale.made[: np.searchsorted(scale.made, step)]
+    return int(before[-1]) if before.size else None
+
+
+def _summary(scale: Scaler, one: _Collapse, steps: Stretch, limits: Limits, row: int | None) -> str:
     count = one.stretch[1] - one.stretch[0] + 1
     course = _course(scale, one.stretch)
     where = f"from step {steps[0]:,} to {steps[1]:,}"
+    if row is not None and scale.trailing == scale.steps.size - one.stretch[0]:
+        where = f"after step {row:,}"
+    if one.kind == "ended":
+        return (
+            f"Loss scale: the scaler ended the run, its scale could fall no further: {count:,}"
+            f" updates skipped in a row {where}{course}."
+        )
     if one.kind == "still":
         since = int(scale.told[scale.told.size - scale.trailing])
+        time = f"from step {since:,} to the end, {steps[1]:,}" if row is None else where
         return (
-            f"Loss scale: the run stands still, no update was made from step {since:,} to the end,"
-            f" {steps[1]:,}: {scale.trailing:,} were skipped in a row (limit {limits.standstill})"
+            f"Loss scale: the run stands still, no update was made {time}: {scale.trailing:,}"
+            f" were skipped in a row (limit {limits.standstill})"
             f"{course}."
         )
     if one.kind in ("fall", "share"):
@@ -203,7 +227,7 @@ def _summary(scale: Scaler, one: _Collapse, steps: Stretch, limits: Limits) -> s
         hope = "; a search for the first scale looks like this too, and the next updates tell"
         hope = hope if one.kind == "passage" else " and no update was made since"
         return f"Loss scale: all {count:,} updates {where} were skipped{course}{hope}."
-    now = float(scale.levels[-1])
+    now = scale.last
     return (
         f"Loss scale: {_scale(now)} at step {int(scale.rows[-1]):,}, after {_scale(one.highest)}"
         f" until step {steps[0]:,}: {one.highest - now:.0f} halvings (limit {limits.depth:.0f}),"
@@ -218,11 +242,11 @@ def _evidence(scale: Scaler, one: _Collapse, since: int, limits: Limits) -> tupl
     evidence = [Evidence(channel, f"{what} step {since:,}", most, limits.share, "updates")]
     if scale.levels.size:
         held = float(scale.levels[scale.held].max(initial=-np.inf))
-        what, limit = "scale in the last row", 1.0
+        what, limit = "newest scale", 1.0
         if np.isfinite(held):
             what += f"; the highest that was held is {_scale(held)}"
             limit = 2.0 ** min(held - limits.depth, HARMLESS)
-        last = 2.0 ** float(scale.levels[-1])
+        last = 2.0**scale.last
         evidence.append(Evidence("loss_scale", what, last, limit, "times"))
     return tuple(evidence)
 
@@ -253,7 +277,7 @@ def _run(broken_at: int) -> Trace:
 RULE = rule.Rule(
     name="loss-scale-collapse",
     needs=("loss_scale|step_skipped",),
-    uses=(*TELLS_OF_UPDATES, "compute_dtype"),
+    uses=(*TELLS_OF_UPDATES, "compute_dtype", "step_source"),
     explains=("early-plateau",),
     check=check,
     limits=Limits(),

@@ -371,12 +371,12 @@ def _evidence(trace: Trace, line: _Line, worst: Spike, limits: Limits) -> list[E
     what = f"share of the height that is left at step {int(line.curve.steps[worst.back])}"
     told.append(Evidence(line.channel, what, left, BACK, "share"))
     if len(line.spikes) > 1:
-        steps = [str(int(line.curve.steps[spike.top])) for spike in line.spikes]
+        steps = [str(int(line.curve.steps[spike.first])) for spike in line.spikes]
         more = ", ..." if len(steps) > LISTED else ""
-        what = f"spikes, at steps {', '.join(steps[:LISTED])}{more}"
+        what = f"spikes, from steps {', '.join(steps[:LISTED])}{more}"
         told.append(Evidence(line.channel, what, len(steps), 0, "spikes"))
     if line.norms is not None:
-        what = f"gradient norm at most 2 rows from step {step}, above its trend"
+        what = "highest gradient norm at most 2 rows from the spike, above its trend"
         told.append(Evidence("grad_norm", what, worst.company, 6.0, "standard deviations"))
     first, last = _span(line, worst)
     for event in trace.events:

@@ -80,6 +80,16 @@ def test_three_rows_are_needed_on_each_side(at: int, found: int) -> None:
     assert len(peaks(raised(100, at, 1))) == found
 
 
+@pytest.mark.parametrize(
+    ("at", "width", "found"),
+    [(59, 20, 0), (60, 20, 1), (99, 34, 0), (100, 34, 1), (150, 150, 1), (150, 151, 0)],
+)
+def test_before_a_peak_there_are_as_many_rows_and_early_ones_three_times_as_many(
+    at: int, width: int, found: int
+) -> None:
+    assert len(peaks(raised(1000, at, width))) == found
+
+
 def test_the_highest_two_hundred_are_looked_at() -> None:
     values = np.zeros(6000)
     values[10::20] = np.linspace(0.6, 1, 300)

@@ -142,6 +142,21 @@ def test_one_outlier_in_them_is_found_at_its_step(family: str) -> None:
     assert sum(found) >= 19
 
 
+@pytest.mark.parametrize(
+    ("count", "severity"), [(20, Severity.WARN), (40, Severity.WARN), (41, Severity.NOTE)]
+)
+def test_outliers_in_more_than_a_tenth_of_the_rows_are_a_kind_of_batches(
+    count: int, severity: Severity
+) -> None:
+    rng = np.random.default_rng(7)
+    norm = np.exp(0.1 * rng.standard_normal(400))
+    norm[rng.choice(np.arange(15, 130), count, replace=False) * 3] *= 30
+    finding = only(make_trace(grad_norm=norm))
+    assert finding.severity is severity
+    assert ("a kind of batches has them" in finding.summary) == (severity is Severity.NOTE)
+    assert "share of the rows that are outliers" in said(finding)
+
+
 def test_clipped_to_the_usual_size_it_is_a_note() -> None:
     finding = only(outlying(usual=2.0, max_grad_norm=1.0))
     assert finding.severity is Severity.NOTE

@@ -152,8 +152,8 @@ AT_LIMIT = {
     "standstill": (lambda: ended(9), lambda: ended(10)),
     "depth": (lambda: fallen(7, 30, start=12), lambda: fallen(8, 30, start=12)),
     "least_scale": (
+        lambda: fallen(18, 30, start=6),
         lambda: fallen(19, 30, start=6),
-        lambda: fallen(20, 30, start=6),
     ),
 }
 

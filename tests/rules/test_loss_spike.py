@@ -14,7 +14,7 @@ from optdoctor.curves.deviations import median_of_five
 from optdoctor.curves.spikes import LOSSES, NORMS, Reach, spikes_of
 from optdoctor.engine import diagnose, examine
 from optdoctor.findings import Finding, Severity, Status
-from optdoctor.rules import loss_spike
+from optdoctor.rules import gradient_outlier, loss_spike
 from optdoctor.rules.loss_spike import RULE, Limits
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace
 from optdoctor.trace import Event, Recorder, Trace
@@ -100,8 +100,10 @@ def test_a_jump_of_half_over_five_rows_is_an_alarm_with_its_numbers() -> None:
     finding = only(spiked(240, 1.5))
     assert finding.severity is Severity.WARN
     assert finding.steps == (241, 250)
-    assert finding.summary.startswith("Spike: the loss jumps from 2.211 to 3.511, 1.59-fold, at")
-    assert "stays up for 5 rows and is back by step 246 (limit 10 %)" in finding.summary
+    assert finding.summary == (
+        "Spike: the loss jumps at step 241 from 2.211 and peaks at step 245 at 3.511, 1.59-fold;"
+        " it is high for 5 rows and back by step 246 (limit 10 %)."
+    )
 
 
 def test_a_loss_that_jumps_and_takes_long_to_come_back_is_found_at_its_first_row() -> None:
@@ -150,7 +152,7 @@ def test_a_gradient_norm_that_jumps_with_it_confirms_a_small_one() -> None:
     assert findings(spiked(240, 1.2, width=1)) == ()
     finding = only(spiked(240, 1.2, width=1, grad_norm=norm))
     assert finding.severity is Severity.NOTE
-    assert "gradient norm at most 2 rows from step 241" in said(finding)
+    assert "highest gradient norm at most 2 rows from the spike" in said(finding)
 
 
 def test_several_equal_peaks_are_one_finding_with_their_number_and_the_worst() -> None:
@@ -158,10 +160,9 @@ def test_several_equal_peaks_are_one_finding_with_their_number_and_the_worst() -
     for at, factor in ((80, 2.0), (140, 2.0), (230, 2.2), (370, 2.0)):
         loss[at : at + 3] *= factor
     finding = only(make_trace(loss=loss))
-    assert "jumps 4 times since step 81, most from" in finding.summary
-    assert "at step 23" in finding.summary
+    assert "jumps 4 times since step 81, most at step 231 from" in finding.summary
     assert finding.steps == (81, 376)
-    assert "spikes, at steps 8" in said(finding)
+    assert "spikes, from steps 81, 141, 231, 371" in said(finding)
 
 
 def test_jumps_at_even_distances_are_left_to_the_staircase() -> None:
@@ -186,7 +187,7 @@ def test_spikes_of_the_evaluation_are_found() -> None:
     trace = make_trace(loss=falling_loss(), eval_loss=evaluation, steps=steps)
     finding = only(trace)
     assert finding.severity is Severity.WARN
-    assert finding.summary.startswith("Spike: the evaluation loss jumps from ")
+    assert finding.summary.startswith("Spike: the evaluation loss jumps at step 260 from 2")
     assert finding.steps[0] == 260
     alone = make_trace(eval_loss=evaluation, steps=steps)
     assert only(alone).summary == finding.summary
@@ -376,6 +377,107 @@ def test_the_median_of_five_is_that_of_each_window() -> None:
     slow = [np.median(values[max(i - 2, 0) : i + 3]) for i in range(40)]
     assert median_of_five(values) == pytest.approx(slow)
     assert median_of_five(values[:4]) == pytest.approx(values[:4])
+
+
+def of_two_kinds(rows: int, seed: int, share: float = 0.3, apart: float = 0.4) -> Floats:
+    """Losses of batches of which a share is of a harder kind, in any order."""
+    rng = np.random.default_rng([seed, 14])
+    kind = rng.random(rows) < share
+    return 2 * np.exp(apart * kind + 0.02 * rng.standard_normal(rows))
+
+
+@pytest.mark.parametrize("share", [0.2, 0.3, 0.5, 0.7])
+def test_batches_of_two_kinds_make_no_spikes(share: float) -> None:
+    found = []
+    for seed in range(20):
+        for rows in (80, 400, 1000):
+            found += findings(make_trace(loss=of_two_kinds(rows, seed, share)))
+    assert [finding.summary for finding in found] == []
+
+
+def test_a_jump_beyond_both_kinds_of_batches_is_a_spike() -> None:
+    for seed in range(10):
+        loss = of_two_kinds(400, seed)
+        loss[200:208] *= 3
+        assert 201 <= only(make_trace(loss=loss)).steps[0] <= 204
+
+
+def test_spikes_that_come_far_more_often_than_by_chance_are_found() -> None:
+    loss = level(noise=0.02)
+    at = np.sort(np.random.default_rng(5).choice(np.arange(5, 38), 15, replace=False)) * 10
+    for start in at.tolist():
+        loss[start : start + 3] *= 1.5
+    assert f"jumps 15 times since step {at[0] + 1}" in only(make_trace(loss=loss)).summary
+
+
+def rising(height: float, fades_over: float, noise: float = 0.02) -> Trace:
+    """A level loss of 1,000 rows that jumps at row 400 and fades exponentially."""
+    since = np.arange(1000) - 400
+    by = np.where(since >= 0, height * np.exp(-np.maximum(since, 0) / fades_over), 0.0)
+    return make_trace(loss=(level(1000, noise) + 1) * np.exp(by) - 1)
+
+
+def test_a_slight_rise_that_fades_over_a_part_of_the_run_is_a_note() -> None:
+    finding = only(rising(0.2, 60))
+    assert finding.severity is Severity.NOTE
+    assert "so slowly that the data may have become harder" in finding.summary
+    assert "over the share of the run that the return takes" in said(finding)
+
+
+@pytest.mark.parametrize(("height", "fades_over"), [(0.2, 8), (0.5, 60)])
+def test_one_that_fades_soon_or_is_high_is_an_alarm(height: float, fades_over: float) -> None:
+    finding = only(rising(height, fades_over))
+    assert finding.severity is Severity.WARN
+    assert "harder" not in finding.summary + said(finding)
+
+
+def test_one_that_ends_at_once_is_an_alarm() -> None:
+    loss = level(noise=0.02)
+    loss[200:215] *= 1.2
+    assert only(make_trace(loss=loss)).severity is Severity.WARN
+
+
+@pytest.mark.parametrize(("middle", "width"), [(0.03, 0.5), (0.05, 0.4), (0.06, 0.6)])
+def test_a_loss_that_rises_over_its_first_rows_has_no_spike(middle: float, width: float) -> None:
+    part = np.arange(1000) / 1000
+    hump = np.exp(0.5 * np.exp(-(((part - middle) / (middle * width)) ** 2)))
+    assert findings(make_trace(loss=falling_loss(1000) * hump)) == ()
+    loss = falling_loss(1000)
+    loss[int(1000 * middle) :][:5] *= 2
+    assert only(make_trace(loss=loss)).steps[0] == int(1000 * middle) + 1
+
+
+def test_single_rows_that_are_a_kind_of_data_are_a_note() -> None:
+    at = np.random.default_rng(3).choice(np.arange(30, 195), 24, replace=False) * 2
+    few, many = level(noise=0.02), level(noise=0.02)
+    few[at[:11]] *= 3
+    many[at] *= 3
+    assert only(make_trace(loss=few)).severity is Severity.WARN
+    finding = only(make_trace(loss=many))
+    assert finding.severity is Severity.NOTE
+    assert "so often it is the nature of the data" in finding.summary
+    assert "single rows that stand out" in said(finding)
+
+
+@pytest.mark.parametrize(
+    ("places", "severity"), [([6, 13, 20], Severity.WARN), ([6, 11, 17, 24], Severity.NOTE)]
+)
+def test_evaluations_that_jump_again_and_again_are_a_note(
+    places: list[int], severity: Severity
+) -> None:
+    evaluation = np.full(30, 2.0) * np.exp(0.01 * np.random.default_rng(0).standard_normal(30))
+    evaluation[places] *= 1.6
+    assert only(make_trace(eval_loss=evaluation)).severity is severity
+
+
+def test_loss_and_norm_name_the_same_step() -> None:
+    norm = gradient_norms()
+    norm[240] *= 15
+    norm[241] *= 30
+    trace = spiked(240, 1.5, grad_norm=norm)
+    (outlier,) = examine(gradient_outlier.RULE, trace).findings
+    assert "the loss jumps at step 241 from" in only(trace).summary
+    assert "at step 242, high since step 241," in outlier.summary
 
 
 @pytest.mark.parametrize("family", FAMILIES)

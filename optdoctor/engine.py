@@ -87,7 +87,8 @@ def examine(rule: Rule, trace: Trace) -> Outcome:
     rows = {name: trace.series[name].rows for name in rule.needed_series(trace)}
     fewest = min(rows, key=lambda name: rows[name], default=None)
     if fewest is not None and rows[fewest] < rule.limits.rows:
-        reason = f"{rows[fewest]} rows of {fewest}, needs {rule.limits.rows}"
+        count = rows[fewest]
+        reason = f"{count} row{'s'[: count != 1]} of {fewest}, needs {rule.limits.rows}"
         return Outcome(Status.ABSTAINED, reason=reason, without=without)
     try:
         # Numbers of 1e300 overflow to infinity, which is the right answer and no mistake of a rule.

@@ -50,11 +50,27 @@ def coming_back(rise: float, end: float) -> Floats:
 
 
 def exploded(up: float) -> Trace:
-    """A first loss of 1, and all later ones at one level above it."""
+    """Two first losses of 1, and all later ones at one level above it."""
     levels = np.log(1.05) + up + 1e-3 * (-1.0) ** np.arange(40)
     loss = np.repeat(np.exp(levels) - 0.05, 10)
-    loss[0] = 1.0
+    loss[:2] = 1.0
     return make_trace(loss=loss)
+
+
+def ending(factor: float, rows: int = 5, length: int = 400, noise: float = 0.02) -> Floats:
+    """[length]: the last rows are `factor` times as high."""
+    loss = falling_loss(length, noise=noise)
+    loss[-rows:] *= factor
+    return loss
+
+
+def filling(rows: int = 400, share: float = 0.98) -> Floats:
+    """[rows]: a moving average, from 0 on, of a loss that falls from 8 to 2.5."""
+    mean, loss = 0.0, np.empty(rows)
+    for i, value in enumerate(2 + 6 * np.arange(1, rows + 1) ** -0.4):
+        mean = share * mean + (1 - share) * value
+        loss[i] = mean
+    return loss
 
 
 def noisy(ramp: float, at: int, rise: float) -> Callable[[float], Trace]:

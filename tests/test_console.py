@@ -55,6 +55,13 @@ def test_a_cause_is_told_once_and_a_symptom_again_when_it_worsens(capsys) -> Non
         assert said.count(f"{rule}:") == times
 
 
+def test_a_rise_with_a_new_name_is_told_as_the_illness_it_was(capsys) -> None:
+    drift, fast = (finding(3, rule=rule) for rule in ("upward-drift", "divergence"))
+    first = Notice(4, "appeared", drift)
+    said = told(capsys, first, Notice(9, "renamed", fast, was="upward-drift"))
+    assert "upward-drift is now divergence: " in " ".join(said.split())
+
+
 def test_a_cause_that_was_a_note_is_told_when_it_worsens(capsys) -> None:
     note, worse = (finding(3, severity=s, rule="illness") for s in (Severity.NOTE, Severity.WARN))
     notices = [Notice(4, "appeared", note), Notice(9, "worsened", worse)]

@@ -13,9 +13,11 @@ import pytest
 
 from optdoctor import follow
 from optdoctor.analysis import analyze
-from optdoctor.findings import Diagnosis, Notice
+from optdoctor.cli import watch
+from optdoctor.findings import Diagnosis, Finding, Notice, Severity
 from optdoctor.follow import Follower
 from optdoctor.reading.reader import Unreadable
+from optdoctor.synthetic import make_trace
 from optdoctor.trace import Trace
 
 
@@ -165,6 +167,21 @@ def test_the_command_prints_what_appears_and_then_the_report(tmp_path: Path) -> 
     assert "CRITICAL nan-pulse" in first
     assert "step 59" in first
     assert "SICK" in out
+
+
+def test_the_command_says_that_a_rise_has_another_name_now(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before, now = (
+        Finding(Severity.CRITICAL, "It rises.", (4, 9), (), rule=name)
+        for name in ("upward-drift", "divergence")
+    )
+    trace = make_trace(loss=[1.0] * 9)
+    watch._tell(Notice(9, "renamed", now, was=before.rule), trace)
+    watch._tell(Notice(9, "ended", before), trace)
+    renamed, ended = capsys.readouterr().out.splitlines()
+    assert renamed.endswith("upward-drift is now divergence: CRITICAL divergence: It rises.")
+    assert ended.endswith("upward-drift: no longer found")
 
 
 def test_watching_a_log_needs_no_torch(tmp_path: Path) -> None:

@@ -300,7 +300,11 @@ def test_of_another_run_among_counted_rows_all_series_and_events_are_kept() -> N
     assert points(trace, "epoch") == {1: 1.0, 2: 2.0, 3: 2.0, 4: 3.0, 5: 4.0}
     assert points(trace, "step_skipped") == {3: 1.0, 6: 1.0}
     text = "an earlier run in this log was left out: 4 loss rows, 4 of them not finite"
-    assert told(trace) == [(1, "gap", "of the other"), (1, "start", text)]
+    assert told(trace) == [
+        (1, "gap", "of the other"),
+        (1, "start", text),
+        (6, "step-skipped", ""),
+    ]
 
 
 def test_each_of_several_runs_among_counted_rows_is_left_out_but_the_last() -> None:

@@ -113,6 +113,39 @@ def test_hysteresis_and_the_reduction_after_it_are_two_skipped_updates() -> None
     ) == [64.0, 64.0]
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            "Exception: Current loss scale already at minimum - cannot decrease scale anymore."
+            " Exiting run.",
+            [2.0, 1.0],
+        ),
+        ("FloatingPointError: Minimum loss scale reached (0.0001). Your loss is", [2.0, 0.0001]),
+    ],
+)
+def test_the_error_of_a_scaler_is_its_last_skipped_update(line: str, told: list[float]) -> None:
+    first = "OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 2, reducing to 1"
+    assert scales(first, line, line) == told
+    assert scales(first) == [2.0]
+    log = Log()
+    for text in (first, line):
+        add_overflow(text, log)
+    (event,) = log.trace("log", "test").events
+    assert (event.step, event.kind, event.new) == (2, "step-skipped", told[1])
+    assert "ended the run" in event.text
+
+
+def test_an_error_of_a_scaler_of_which_nothing_else_is_known_tells_no_scale() -> None:
+    log = Log()
+    assert not add_overflow(
+        "Exception: Current loss scale already at minimum - cannot decrease"
+        " scale anymore. Exiting run.",
+        log,
+    )
+    assert not log.has_rows
+
+
 def test_the_same_overflow_after_another_row_is_another_skipped_update() -> None:
     log = Log()
     line = "OVERFLOW! Skipping step. Attempted loss scale: 64, reducing to 32"

@@ -17,6 +17,8 @@ PARTS = (0.5, 1.0, 2.0, 3.0)
 """Lengths, in epochs, of what comes back with the epoch."""
 OUTLIER = 4.5
 """Standard deviations of the logarithm of the gradient norm from which it stands out at a jump."""
+EARLY = 0.02
+"""Share of the first epoch up to which its first row is its beginning."""
 SAME = 0.05
 """Relative difference up to which two periods are the same."""
 
@@ -62,6 +64,8 @@ def epoch_length(trace: Trace) -> tuple[str, float] | None:
     starts = steps[1:][np.diff(np.floor(values)) > 0]
     if starts.size >= 2:
         return "epoch", float(np.median(np.diff(starts)))
+    if starts.size and steps[0] <= EARLY * starts[0]:  # the log begins with the first epoch
+        return "epoch", float(starts[0] - steps[0])
     passed = float(values[-1] - values[0]) if values.size > 1 else 0.0
     if passed <= 0 or not (values % 1).any():
         return None
@@ -73,6 +77,12 @@ def is_of(period: float, unit: float, tolerance: float) -> bool:
     return any(
         abs(period - times * unit) <= max(SAME * period, tolerance) for times in PARTS if unit > 0
     )
+
+
+def is_not_of(period: float, unit: float, tolerance: float) -> bool:
+    """Whether a period can have nothing to do with the unit: it is shorter than half of it, or no
+    multiple where few multiples lie near it."""
+    return period < PARTS[-1] * unit and not is_of(period, unit, tolerance)
 
 
 def highest_near(norm: Series, jumps: IntArray, apart: float) -> Floats:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optdoctor.curves.level import Curve, curve
+from optdoctor.curves.meanwhile import times
 from optdoctor.store import NO_STEP, IntArray, Series
 from optdoctor.trace import Trace
 
@@ -20,7 +21,7 @@ class Zeros(NamedTuple):
     """Losses of exactly 0 from a step to the end of a log, and from where they fell to 0."""
 
     step: int  # the first of them
-    count: int  # how many those are,
+    rows: int  # how many those are,
     share: float  # and of all rows, rounded
     before: float  # the loss one row before
     height: float
@@ -101,10 +102,10 @@ def zeros_to_the_end(loss: Series) -> Zeros | None:
     count = int(loss.count[start:].sum())
     return Zeros(
         step=int(loss.starts[start]),
-        count=count,
+        rows=count,
         share=round(count / loss.rows, 4),
         before=before,
-        height=round(height / first, 3) if first > 0 else 0.0,
+        height=round(times(height, first), 3) if first > 0 else 0.0,
     )
 
 

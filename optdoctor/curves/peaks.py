@@ -20,6 +20,8 @@ SIDE = 3
 Before it, it needs as many as it lasts: a run that rises first and falls from there has no peak."""
 EARLY, LEAD = 0.1, 3
 """Share of the rows in which it needs so many times as many: a rise of the first rows is broad."""
+DOUBLING = 0.69
+"""Height, in logarithms, from which it needs `SIDE` alone: no healthy start doubles the loss."""
 LASTING = 3
 """Rows above half the height from which a peak is no single one."""
 LISTED = 256
@@ -125,11 +127,13 @@ def _spike(
     """The peak at a place; None where it lacks a side, or did not come back."""
     first, last, top = place
     rows = len(level)
-    lead = LEAD if first < EARLY * rows else 1
-    if first < max(SIDE, lead * (last - first + 1)) or rows - last - 1 < SIDE:
+    if first < SIDE or rows - last - 1 < SIDE:
         return None
     highest = float(values[top])
     before = median(level[max(first - side, 0) : first])
+    lead = LEAD if first < EARLY * rows else 1
+    if first < lead * (last - first + 1) and highest - before < DOUBLING:
+        return None
     after, width = median(level[last + 1 : last + 1 + side]), side
     near = before + NEARLY * (highest - before)
     while after > near and last + 1 + width < rows:  # it takes longer to come back

@@ -35,12 +35,14 @@ FILLING = (0.5, 1.25)
 """Gains of such a mean, as multiples of its first value: of the second one, and of any at first."""
 DOUBLED = 0.7
 """Rise in logarithms above the first rows, or above all rows before the last, that is told."""
+TENFOLD = 10.0
+"""Factor on the loss from which a jump is told, however little of the progress it takes back."""
 CLEAR = 10.0
 """Standard deviations of a row by which the last rows stand above all rows before."""
 LAST = 3
 """Rows at the end that are more than a spike."""
 EARLY = 10
-"""The first tenth of the rows may lie higher than the last."""
+"""The first tenth of the rows may lie higher than the last; a low start is left within it."""
 LATE = 5
 """What stands up before the last fifth is seen in blocks."""
 AROUND = 50
@@ -151,7 +153,7 @@ def beyond(rise: Rise, bounds: Bounds) -> bool:
     if rise.way == "start":
         doubled = rise.height > DOUBLED and rise.kept >= bounds.kept
         return doubled and rise.errors > bounds.errors
-    if rise.height <= bounds.height or rise.lost <= bounds.lost:
+    if rise.height <= bounds.height or (rise.lost <= bounds.lost and not _is_tenfold(rise, bounds)):
         return False
     if rise.way == "run":
         return rise.is_large and rise.errors > BY_CHANCE
@@ -167,6 +169,11 @@ def beyond(rise: Rise, bounds: Bounds) -> bool:
     if not steady and rise.errors <= bounds.errors:
         return False
     return rise.kept > LEFT or is_certain(rise, bounds)
+
+
+def _is_tenfold(rise: Rise, bounds: Bounds) -> bool:
+    """Whether it is a certain jump to ten times the loss: a fall by thousands does not hide it."""
+    return rise.is_abrupt and is_certain(rise, bounds) and rise.end > TENFOLD * rise.low > 0
 
 
 def is_certain(rise: Rise, bounds: Bounds) -> bool:
@@ -216,7 +223,9 @@ def rise_from_start(line: Curve) -> Rise | None:
     """
     first, end = float(line.level[0]), _end(line)
     second = max(first, float(line.level[1]))
-    if end <= first or (end - second <= DOUBLED and end - first <= EXPLODED):
+    if end - second <= DOUBLED and end - first <= EXPLODED:
+        first = second
+    if end <= first:
         return None
     error = float(np.hypot(line.noise, 0.82 * line.block_error))
     rise = _rise(
@@ -325,6 +334,20 @@ def explosion_at_end(line: Curve) -> Rise | None:
     return _from(line, rise._replace(best=block), first)
 
 
+def _leaves_at_once(line: Curve, ends: tuple[float, float]) -> bool:
+    """Whether half of the rise comes in the first tenth: the low start is no level that lasted."""
+    return int(np.argmax(line.blocks > sum(ends) / 2)) < max(len(line.blocks) // EARLY, 1)
+
+
+def _relapses(line: Curve, later: Floats, end: float) -> bool:
+    """Whether the levels fall clearly from a first peak, and end below it."""
+    least = TURNED if _fills(line.losses) else RELAPSED
+    least += 3 * line.block_error * line.leeway
+    highest = np.maximum.accumulate(later)
+    fell = np.flatnonzero(later < highest - least)
+    return bool(fell.size) and end < float(highest[fell[0]]) - least
+
+
 def _fills(losses: Floats) -> bool:
     """Whether the first losses are those of a running mean that starts from 0.
 
@@ -378,8 +401,7 @@ def _rise(
     left = int(line.block_ends[best])
     onset = _change(line, block, last_block) if jump > ABRUPT else left
     rows, joined, still = _standing(line, int(np.searchsorted(line.steps, onset)))
-    relapsed = float(later.max()) - end - 3 * line.block_error * line.leeway
-    from_start = way == "start" or (way == "blocks" and best == 1 and start - level <= RELAPSED)
+    from_start = way == "start" or (way == "blocks" and best == 1 and first - level <= RELAPSED)
     return Rise(
         way=way,
         best=best,
@@ -401,7 +423,7 @@ def _rise(
         rows=rows,
         joined=joined,
         still=still,
-        learns=from_start and relapsed > (TURNED if _fills(line.losses) else RELAPSED),
+        learns=from_start and _leaves_at_once(line, ends) and _relapses(line, later, end),
     )
 
 

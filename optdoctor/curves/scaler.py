@@ -70,7 +70,7 @@ def scaler(trace: Trace) -> Scaler:
     if levels.size > 1 and made.size and made[-1] == rows[-1] and levels[-1] < levels[-2] - 0.5:
         made = made[:-1]  # what became of the last attempt of a falling scale nobody knows
     made = _without(made, inferred)
-    last, has_ended = _after(trace, levels)
+    last, has_ended = _after(trace, rows, levels)
     anew = set_anew(trace, rows, levels)
     calm = calm_of(told, made)
     held = np.append(levels[1:] >= levels[:-1] - 0.5, np.zeros(min(levels.size, 1), bool))
@@ -176,10 +176,12 @@ def _without(steps: IntArray, others: IntArray) -> IntArray:
     return steps[kept]
 
 
-def _after(trace: Trace, levels: Floats) -> tuple[float, bool]:
+def _after(trace: Trace, rows: IntArray, levels: Floats) -> tuple[float, bool]:
     """Scale after the newest row, and whether the scaler ended the run."""
-    newest = [event for event in trace.events if event.kind == "step-skipped"][-1:]
-    if newest and isinstance(newest[0].new, int | float) and newest[0].new >= 0:
-        scale = max(float(newest[0].new), 2.0**NOTHING)
-        return float(np.log2(scale)), bool(newest[0].text)
+    last = int(rows[-1]) if rows.size else 0
+    for event in trace.events[::-1]:
+        if event.step < last:
+            break
+        if event.kind == "step-skipped" and isinstance(event.new, int | float) and event.new >= 0:
+            return float(np.log2(max(float(event.new), 2.0**NOTHING))), bool(event.text)
     return float(levels[-1]) if levels.size else np.nan, False

@@ -31,7 +31,7 @@ WIDE = 200
 FIVE, FIFTEEN = 0.45, 0.27
 """Least spread of running medians of 5 and 15 rows, over that of a row: white noise has 0.54 and
 0.32, and the few values of a short series show less by chance."""
-CHANCE, USUAL = 0.1, 0.15
+CHANCE, USUAL = 0.03, 0.15
 """Lasting peaks that chance alone may make, as batches of two kinds form rows of high ones, and the
 share of other rows from which their height is a usual one."""
 
@@ -124,7 +124,8 @@ def _beyond_chance(spikes: list[Spike], level: Floats, width: int) -> list[Spike
     """Those that rows as high as half of them, in any order, would hardly make.
 
     Of n rows, of which a share q is that high, about n * C(m, k) * q^k windows of m rows hold k of
-    them. A second series that rises too is no chance; nor are many where few were to be expected.
+    them. A second series that rises too is no chance; nor are k peaks where fewer than k * `CHANCE`
+    were to be expected (as Benjamini and Hochberg count discoveries).
     """
     lasting = [spike for spike in spikes if spike.lasting and spike.company <= COMPANY]
     if not lasting:
@@ -133,7 +134,8 @@ def _beyond_chance(spikes: list[Spike], level: Floats, width: int) -> list[Spike
     left = level - base
     ordered = np.sort(left)
     ranked = sorted((_by_chance(spike, left, ordered, base), spike) for spike in lasting)
-    made = {spike for place, (count, spike) in enumerate(ranked, 1) if count > CHANCE * place}
+    places = [place for place, (count, _) in enumerate(ranked, 1) if count <= CHANCE * place]
+    made = {spike for _, spike in ranked[max(places, default=0) :]}
     return [spike for spike in spikes if spike not in made]
 
 

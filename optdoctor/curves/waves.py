@@ -16,6 +16,7 @@ from optdoctor.curves.slow_waves import even_rises
 from optdoctor.curves.spacing import on_grid
 from optdoctor.curves.trend import standardised, trend
 from optdoctor.curves.wave import CYCLES, Least, Wave, is_even
+from optdoctor.curves.wave_levels import from_first_clear
 
 LEAST_PERIOD = 4
 """Rows below which a cycle is the two-step or three-step one of a large learning rate."""
@@ -48,7 +49,9 @@ def wave_of(shape: Curve, least: Least = Least(), known: int = 0) -> Wave | None
     deviation = level - trend(level, n // 8)
     wave = _comb_wave(shape, height, deviation, least, known)
     wave = wave or _even_jumps(level, height, deviation, least) or even_rises(shape, least)
-    return wave and wave._replace(jumps=np.unique(rows[wave.jumps]))
+    if wave is None:
+        return None
+    return wave._replace(jumps=np.unique(rows[from_first_clear(level, wave)]))
 
 
 def _comb_wave(

@@ -25,6 +25,8 @@ from optdoctor.knowledge.rise_remedies import NORM_MOVED, treatments
 
 GREW = 3.0
 """Factor from which the gradient norm grew with the loss."""
+NOISY = 2.5
+"""Deviations of a row within which a median of three of them may lie by chance."""
 COLLAPSED = 0.25
 """Factor on the loss scale at which updates overflowed twice in a row or more often."""
 
@@ -84,11 +86,11 @@ def _end(about: Case) -> str:
 
 def _after_jump(about: Case, end: str, where: str, share: str) -> str:
     """To which level it jumps, and what the loss does from there on."""
-    rise = about.rise
+    rise, line = about.rise, about.line
     if rise.still:
         return f"to {rise.joined:.4g} {where} and still rises, to {end} after {share}"
-    moved = abs(about.line.level_of(rise.joined) - about.line.level_of(rise.end)) > RELAPSED
-    if moved or about.joint is not None:
+    moved = abs(line.level_of(rise.joined) - line.level_of(rise.end))
+    if moved > max(RELAPSED, NOISY * line.noise) or about.joint is not None:
         return f"to {rise.joined:.4g} {where} and ends at {end} after {share}"
     return f"to {end} {where} and stays there for {share}"
 
@@ -119,7 +121,7 @@ def _height(about: Case) -> list[Evidence]:
 
 def _lost(about: Case, lost: float) -> list[Evidence]:
     rise = about.rise
-    if about.ends_above_start or not (rise.way == "blocks" or rise.lost > lost):
+    if about.ends_above_start or rise.lost <= lost:
         return []
     what = "share of the progress made before that is lost again"
     return [Evidence("loss", what, rise.lost, lost, "share")]

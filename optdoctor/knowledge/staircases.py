@@ -25,6 +25,11 @@ COMPARE = _do(
     "check",
     "what has the same period is where to look",
 )
+COMPARE_REST = _do(
+    "Compare the period with the distance of evaluations, checkpoints and changes of the rate",
+    "check",
+    "what has the same period is where to look",
+)
 
 
 def take_out(step: int) -> Treatment:

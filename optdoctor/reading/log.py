@@ -308,7 +308,7 @@ class Log:
             events.append(
                 Event(1, "gap", "This log counts from 0: its step N stands here as N + 1")
             )
-        if self._newest_overflow and self._overflow_step >= self.last_step:
+        if self._newest_overflow is not None:
             old, new = self._newest_overflow
             said = _AT_LEAST if self._scale_ended_run else ""
             events.append(Event(self._overflow_step + shift, "step-skipped", said, old, new))

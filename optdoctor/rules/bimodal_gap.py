@@ -115,7 +115,7 @@ class Limits(rule.Limits):
     grave: float = 0.3
     """Rise of the evaluation loss, in logarithms, above which it is critical if no metric gains."""
     grave_errors: float = 8.0
-    """Least such rise in its standard errors, of ten evaluations or more: of 3,000 courses with
+    """Least such rise in its standard errors, of ten evaluations or more: of 10,000 courses with
     noise alone, 16 % of the loss, none is critical."""
     abrupt: float = 0.7
     """Least share of the rise in one step that is called a jump, of ten evaluations or more: a
@@ -262,7 +262,7 @@ def _rise(found: Evaluations, gains: list[Evidence], limits: Limits) -> Finding:
 
 def _percent(part: float, whole: float) -> str:
     share = MOST if whole <= 100 * part / MOST else 100 * part / whole
-    return f"{share:,.0f} %" if share >= 100 else f"{share:.2g} %"
+    return f"{share:,.0f} %" if share >= 100 else f"{share:.3g} %"
 
 
 def _jumped(found: Evaluations, limits: Limits) -> bool:

@@ -7,16 +7,20 @@ within three of 40 blocks, as where it takes a fifth of the run (of fewer than 4
 fifths); or more than 1, nearly three times, however slowly; or more than 0.15, if more than 0.6 of
 that comes in one such jump. The level is that of medians of the blocks, and the rise has to exceed
 what their own noise allows. A rise of which 0.35 or less is left since its peak is told only above
-0.3, from ten standard errors on. A loss that ends far above its very first value exploded before
-any level could be measured, as with a rate far too high. In 8 to 29 rows it is told where the last
-three rows all lie above the lowest three in a row before, or all rows above the first one or two at
-twice their level, by more than the noise of so few rows allows; where six rows or more rise in
-unbroken order to the end, as far or as fast as above; or, whatever the noise, where three rows or
-more, to the end, all lie a hundred times above all rows before.
+0.3, from ten standard errors on. A loss that ends far above its very first value, and above the
+second one, exploded before any level could be measured, as with a rate far too high. So did the end
+of a run whose last rows, three at least, all lie above all rows since its first tenth: twice as
+high and by ten times the noise of a row, or a hundred times as high. In 8 to 29 rows it is told
+where the last three rows all lie above the lowest three in a row before, or all rows above the
+first one or two at twice their level, by more than the noise of so few rows allows; where six rows
+or more rise in unbroken order to the end, as far or as fast as above; or, whatever the noise, where
+three rows or more, to the end, all lie a hundred times above all rows before.
 It is critical where a large rise of ten standard errors still stands, or most of the progress is
-lost and the evaluation loss rises too (of few rows, any rise above 0.3 is that certain); a warning
-where it is less certain, is coming back, where the evaluation loss falls meanwhile, or where the
-rate that rises again may explain it.
+lost and the evaluation loss rises too (of few rows, any rise above 0.3 is that certain), or ten
+last rows stand up, or fewer ten times as high; a note where the loss began low, rose, and clearly
+falls from its peak, as a running mean that starts from 0 does: it learns. It is a warning where it
+is less certain, is coming back, where the evaluation loss falls meanwhile, or where the rate that
+rises again may explain it.
 ## Why it matters
 From the jump on each step is spent on a model that is worse than the last good checkpoint, and most
 runs that stay up do not come back by themselves.
@@ -32,7 +36,7 @@ purpose, and the rule does not judge. A small rise that comes with the rate of a
 a warm-up. Harder data or a harder objective on purpose: a large jump is told all the same, as a
 warning where the evaluation loss falls. A jump exactly at a resume is judged as a joint, a note if
 it is not large, and the stretch after it by itself. Rewards, adversarial losses and diffusion, and
-losses below 0, are not judged.
+losses below 0, are not judged; up to a hundredth of the rows may lie just below it, and count as 0.
 ## Told apart from
 `upward-drift`: it creeps, or is smaller; a loss has the one or the other.
 `loss-spike`: it comes back, to a third of its height or less and to 0.3 above the best level.

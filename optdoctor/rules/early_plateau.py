@@ -221,8 +221,8 @@ def _fell_to_chance(
     rows = f"{found.fell} rows" if found.fell > 1 else "row"
     return Finding(
         Severity.WARN if is_long else Severity.NOTE,
-        f"Plateau: the loss fell from {line.losses[0]:.4g} to {found.level:.4g} within the first"
-        f" {rows} and has learned {better} since: that is chance among {found.classes:,}"
+        f"Plateau: the loss fell from {line.losses[:3].max():.4g} to {found.level:.4g} within the"
+        f" first {rows} and has learned {better} since: that is chance among {found.classes:,}"
         f" classes{guess}, {found.name} = {found.loss:.4g} (limit {100 * close:.2g} %).",
         (int(line.steps[found.row]), int(line.steps[-1])),
         (_percent("loss", found.what, found.share, close),),

@@ -105,12 +105,12 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     outliers = [_outlier(trace, rows, spike, blips) for spike in spikes]
     seen = [one for one in outliers if one.blip > BLIP or round(one.used, 2) > limits.update]
     worst = max(seen or outliers, key=lambda one: one.norm / one.usual)
-    often = len(outliers) > OFTEN * level.size
+    is_kind = len(outliers) > OFTEN * level.size
     known = max(min(spike.known, level.size - 1) for spike in spikes)
     return [
         Finding(
-            severity=Severity.WARN if seen and not often else Severity.NOTE,
-            summary=_summary(trace, outliers, worst, rows, limits, often=often),
+            severity=Severity.WARN if seen and not is_kind else Severity.NOTE,
+            summary=_summary(trace, outliers, worst, rows, limits, is_kind=is_kind),
             steps=(outliers[0].step, int(rows.steps[known])),
             evidence=tuple(_evidence(trace, outliers, worst, level.size, limits)),
             treatments=_treatments(trace, worst, clipped=not seen),
@@ -181,10 +181,10 @@ def _summary(
     rows: Series,
     limits: Limits,
     *,
-    often: bool,
+    is_kind: bool,
 ) -> str:
     several = len(outliers) > 1
-    doubt = "; so often that a kind of batches has them" if often else ""
+    doubt = "; so often that a kind of batches has them" if is_kind else ""
     often = f" {len(outliers)} times since step {outliers[0].step}, most" if several else ""
     ratio = worst.norm / worst.usual
     far = f"from {worst.usual:.3g} to {worst.norm:.3g}"

@@ -73,12 +73,12 @@ class Limits(rule.Limits):
     """Fewest updates skipped in a row up to the end from which the run stands still."""
     depth: float = 8.0
     """Halvings below a scale that was held from which it has collapsed, where it is below 128."""
-    least_scale: float = 1.5e-4
-    """Scale below which the run is lost: fairseq ends it at 2 to the -13, 1.2e-4, icefall soon
+    least_scale: float = 2.0**-12
+    """Scale below which the run is lost: at 2 to the -13, 1.2e-4, fairseq ends it, icefall soon
     after."""
 
 
-Kind = Literal["ended", "still", "least", "search", "fall", "share", "depth", "slow", "passage"]
+Kind = Literal["ended", "still", "least", "search", "fall", "depth", "share", "slow", "passage"]
 ORDER: tuple[Kind, ...] = get_args(Kind)
 """Worst first."""
 
@@ -182,8 +182,8 @@ def _course(scale: Scaler, stretch: Stretch) -> str:
         return ""
     within = (scale.rows >= scale.told[stretch[0]]) & (scale.rows <= scale.shown[stretch[1]])
     lowest = float(min(known.min(), scale.levels[within].min(initial=np.inf)))
-    if stretch[1] == scale.steps.size - 1 and scale.trailing and scale.last < lowest:
-        lowest = scale.last
+    if stretch[1] == scale.steps.size - 1:
+        lowest = min(lowest, scale.last)
     row = int(np.searchsorted(scale.rows, scale.told[stretch[0]]))
     highest = max(float(known[0]), float(scale.levels[row - 1]) if row else -np.inf)
     if highest - lowest < 0.5:

@@ -110,7 +110,7 @@ def _zeros(trace: Trace, loss: Series, limits: Limits) -> Zeros | None:
     found = zeros_to_the_end(loss) if may_hide_nan(trace) else None
     if found is None or trace.facts.get("loss_kind") in NEVER_FALLING:
         return None
-    if found.count < limits.zero_rows or found.share < limits.zero_share:
+    if found.rows < limits.zero_rows or found.share < limits.zero_share:
         return None
     if found.height < limits.zero_height:
         return None
@@ -140,12 +140,12 @@ def _of_zeros(trace: Trace, zeros: Zeros, limits: Limits) -> Finding:
         severity=Severity.WARN,
         summary=(
             f"NaN loss, as it seems: the loss is exactly 0 from step {zeros.step} to the end,"
-            f" {last}, {zeros.count:,} losses (limit {limits.zero_rows}), after {zeros.before:.4g}"
+            f" {last}, {zeros.rows:,} losses (limit {limits.zero_rows}), after {zeros.before:.4g}"
             f" one row before: a Trainer prints 0 for NaN; {known}."
         ),
         steps=(zeros.step, last),
         evidence=(
-            Evidence("loss", "losses of exactly 0", zeros.count, limits.zero_rows, "rows"),
+            Evidence("loss", "losses of exactly 0", zeros.rows, limits.zero_rows, "rows"),
             Evidence("loss", "of all losses", 100 * zeros.share, 100 * limits.zero_share, "%"),
             Evidence(
                 "loss",

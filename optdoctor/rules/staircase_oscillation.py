@@ -23,7 +23,8 @@ follows a learning rate that restarts or steps with the same period. Cycles of 2
 large learning rate do no harm. Batches that come back in one mixed order each have a level of their
 own, so the loss repeats row for row while neighbours have nothing in common: that is a note. So is
 a wave as long as the epoch, half of it or two or three of them, where the log tells how long that
-is: it is the order of the data, as in a text that is read from front to back in each epoch.
+is: it is the order of the data, as in a text that is read from front to back in each epoch. Where
+the epoch fits none of these, the order of the data is not proposed.
 ## Told apart from
 `bad-batch`: the single batches that make such jumps, by loss and gradient norm at once.
 `loss-spike`: single jumps, or several without a period. `upward-drift`: what stays up.
@@ -40,6 +41,7 @@ from optdoctor.curves.companions import (
     SAME,
     epoch_length,
     highest_near,
+    is_not_of,
     is_of,
     is_outlying,
     raised,
@@ -50,12 +52,14 @@ from optdoctor.curves.masked import FILTERED_BY, unmasked, witness
 from optdoctor.curves.rates import rates
 from optdoctor.curves.spacing import even_part
 from optdoctor.curves.wave import Least, Wave, most_spread
+from optdoctor.curves.wave_levels import bottom_and_top
 from optdoctor.curves.waves import DOWN, wave_of
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
 from optdoctor.knowledge.losses import RUNNING_MEAN, SUM, called
 from optdoctor.knowledge.staircases import (
     CLIP,
     COMPARE,
+    COMPARE_REST,
     OTHER_ORDER,
     SHUFFLE,
     look_at,
@@ -69,10 +73,13 @@ NO_SHAPE = frozenset({"reward", "adversarial"})
 """Values of loss_kind whose curve swings in a good run."""
 TOGETHER = 0.8
 """Share of the jumps at which another event is no accident."""
-ALIKE = "likeness of neighbouring rows in the mean wave, low as in a mixed order"
+ALIKE = (
+    "likeness of neighbouring rows in the average period: below the limit each row has a level of"
+    " its own, as batches in a mixed order have"
+)
 """Why it is no alarm, where the batches come back in a mixed order."""
-FACTOR = 0.7
-"""Amplitude above which a factor reads better than a percentage."""
+FACTOR = 2.0
+"""Multiple from which a factor reads better than a percentage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +126,14 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     epoch = epoch_length(trace)
     of_order = epoch is not None and epoch[1] > 2 * apart
     of_order = of_order and is_of(wave.period * apart, epoch[1] if epoch else 0.0, apart)
+    is_other = epoch is not None and epoch[1] > 2 * apart
+    is_other = is_other and is_not_of(wave.period * apart, epoch[1] if epoch else 0.0, apart)
     mixed = leaps is None and not wave.plain and round(wave.smoothness, 2) <= limits.smoothness
     steps = shape.steps[wave.jumps]
-    summary = _summary(shape, wave, limits, apart, epoch if of_order else None, mixed=mixed)
+    of_epoch = "the order of the data" if of_order else "not the order of the data"
+    length = f"an epoch has {epoch[1]:,.4g} steps: {of_epoch}" if epoch else ""
+    length = length if of_order or is_other else ""
+    summary = _summary(shape, wave, limits, apart, length, mixed=mixed)
     return [
         Finding(
             severity=Severity.NOTE if of_order or mixed else Severity.WARN,
@@ -129,54 +141,66 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
             steps=(int(steps[0]), int(min(steps[-1] + wave.period * apart, shape.steps[-1]))),
             period=round(wave.period * apart),
             evidence=(
-                *_evidence(wave, limits, apart, epoch, of_order=of_order, told=leaps is not None),
+                *_evidence(
+                    shape, wave, limits, apart, epoch, of_order=of_order, told=leaps is not None
+                ),
                 *(
                     [Evidence("loss", ALIKE, wave.smoothness, limits.smoothness, "standard errors")]
                     * mixed
                 ),
                 *_company(trace, steps, apart, wave.period * apart, rate, leaps),
             ),
-            treatments=_treatments(trace, shape, wave, of_order=of_order or mixed, raised=leaps),
+            treatments=_treatments(
+                trace, shape, wave, of_order=of_order or mixed, is_other=is_other, raised=leaps
+            ),
         )
     ]
 
 
 def _summary(
-    shape: Curve,
-    wave: Wave,
-    limits: Limits,
-    apart: float,
-    epoch: tuple[str, float] | None,
-    *,
-    mixed: bool,
+    shape: Curve, wave: Wave, limits: Limits, apart: float, of_epoch: str, *, mixed: bool
 ) -> str:
-    """From which loss to which, how often, since when; `epoch` where the wave is as long."""
-    factor, most = math.exp(min(wave.amplitude, 700.0)), math.expm1(limits.amplitude)
-    size = (
-        f"{100 * (factor - 1):.2g} %" if wave.amplitude <= FACTOR else f"a factor of {factor:.3g}"
-    )
-    least = f"{100 * most:.2g} %"
-    low = float(np.median(shape.level[wave.jumps[-2] :])) + wave.bottom
-    low, high = shape.loss_at(low), shape.loss_at(low + wave.amplitude)
-    levels = f", lately from {low:.3g} to {high:.3g},"
-    if not shape.soft:  # of losses that turn negative the level is a share of their range
-        levels, size = "", f"{100 * wave.amplitude:.2g} % of its range"
-        least = f"{100 * limits.amplitude:.2g} %"
+    """From which loss to which, how often, since when; `of_epoch` beside the length of an epoch."""
     since = int(shape.steps[wave.jumps[0]])
     every = f"about every {wave.period * apart:,.4g} steps"
-    times = f"{wave.jumps.size} times since step {since:,} (limit {least})"
+    times = f"{wave.jumps.size} times since step {since:,}"
+    limit = f"(limit {_height(limits.amplitude, shape):.2g} %)"
+    end = f"; {of_epoch}" if of_epoch else ""
+    levels = bottom_and_top(shape, wave)
     if mixed:
+        between = f": lately from {levels[0]:.3g} to {levels[1]:.3g}" if levels else ""
         return (
-            f"Oscillation: the order of the batches repeats {every}, {times}, and each batch has"
-            f" its own level: the highest is {factor:.3g} times the lowest."
+            f"Oscillation: the same levels come back {every}, {times} {limit}, as those of batches"
+            f" in a fixed order do{between}{end}."
         )
     swings = wave.lasting and abs(wave.skew) < -DOWN
     word = "Oscillation: the loss swings" if swings else "Staircase: the loss jumps"
-    order = f"; an epoch has {epoch[1]:,.4g} steps: the order of the data" if epoch else ""
-    return f"{word} by {size}{levels} {every}, {times}{order}."
+    return f"{word} {_size(shape, wave, levels)} {every}, {times} {limit}{end}."
+
+
+def _size(shape: Curve, wave: Wave, levels: tuple[float, float] | None) -> str:
+    """From which level to which, and how far apart those two are."""
+    if levels is None or not levels[0] < levels[1]:
+        return f"by {_height(wave.amplitude, shape):.2g} %"
+    low, high = levels
+    between = f"lately from {low:.3g} to {high:.3g},"
+    if not shape.soft:  # of losses that turn negative the level is a share of their range
+        return f"by {_height(wave.amplitude, shape):.2g} % of its range, {between}"
+    if low <= 0 or high / low > 1e6:
+        return between
+    low, high = float(f"{low:.3g}"), float(f"{high:.3g}")  # as they are printed
+    times = high / low
+    size = f"a factor of {times:.3g}" if times > FACTOR else f"{100 * (times - 1):.2g} %"
+    return f"by {size}, {between}"
+
+
+def _height(amplitude: float, shape: Curve) -> float:
+    """A height of the level in percent: of the loss, or of the range of losses below 0."""
+    return 100 * (math.expm1(min(amplitude, 600.0)) if shape.soft else amplitude)
 
 
 def _evidence(
+    shape: Curve,
     wave: Wave,
     limits: Limits,
     apart: float,
@@ -185,10 +209,12 @@ def _evidence(
     of_order: bool,
     told: bool,
 ) -> list[Evidence]:
-    what = "top to bottom of the mean wave, in the loss's logarithm"
-    evidence = [Evidence("loss", what, wave.amplitude, limits.amplitude, "log")]
+    what = "the average cycle, from its bottom to its top"
+    what += "" if shape.soft else ", as a share of the range of the losses"
+    height, least = _height(wave.amplitude, shape), _height(limits.amplitude, shape)
+    evidence = [Evidence("loss", what, height, least, "%")]
     if wave.spacing or not wave.clearness:
-        what = f"spread of the distances between {wave.jumps.size} jumps"
+        what = f"how much the distances between {wave.jumps.size} jumps differ"
         evidence.append(
             Evidence(
                 "loss",
@@ -199,12 +225,12 @@ def _evidence(
             )
         )
     else:
-        what = "autocorrelation at 1, 2 and 3 periods over that half a period beside"
+        what = "likeness of losses a period apart, above that of losses half a period apart"
         limit = min(limits.clearness, limits.known_clearness if told else np.inf)
         evidence.append(Evidence("loss", what, wave.clearness, limit, "standard errors"))
     if epoch is not None:
-        fits = "of which it is a multiple: order of data" if of_order else "which it does not fit"
-        what = f"period, beside the length of the epoch, {fits}"
+        fits = "fits them: order of data" if of_order else "does not fit them"
+        what = f"steps from one jump to the next; an epoch, the limit, {fits}"
         evidence.append(Evidence(epoch[0], what, wave.period * apart, epoch[1], "steps"))
     return evidence
 
@@ -254,7 +280,13 @@ def _company(
 
 
 def _treatments(
-    trace: Trace, shape: Curve, wave: Wave, *, of_order: bool, raised: IntArray | None
+    trace: Trace,
+    shape: Curve,
+    wave: Wave,
+    *,
+    of_order: bool,
+    is_other: bool,
+    raised: IntArray | None,
 ) -> tuple[Treatment, ...]:
     if raised is not None:
         return take_out(int(shape.steps[raised[0]])), COMPARE
@@ -264,7 +296,10 @@ def _treatments(
     apart = float(np.median(np.diff(shape.steps)))
     batches = look_at(steps.tolist())
     if not wave.lasting and is_outlying(trace, steps, apart):
-        return CLIP, batches, SHUFFLE, COMPARE, OTHER_ORDER
+        first = (CLIP, batches)
+        return (*first, COMPARE_REST) if is_other else (*first, SHUFFLE, COMPARE, OTHER_ORDER)
+    if is_other:
+        return batches, COMPARE_REST, OTHER_ORDER
     return SHUFFLE, batches, COMPARE, OTHER_ORDER
 
 

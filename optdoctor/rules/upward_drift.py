@@ -10,9 +10,9 @@ left at the end, unless it is above 0.3 and ten standard errors, and more than a
 progress must be lost. The evidence says how much, where the largest jump lies, and what the rate,
 the gradient norm, the evaluation loss and the norm of the weights did meanwhile.
 It is critical where a rise above 0.3 of ten standard errors, or in so few rows, still stands; where
-the whole progress is lost, or most of it while the evaluation loss rises too. Else it is a warning,
-since the curve alone cannot tell a damaged model from harder data, and so is a rise that the rate
-may explain.
+the whole progress is lost by a rise above 0.3 or of ten standard errors, or most of it while the
+evaluation loss rises too. Else it is a warning, since the curve alone cannot tell a damaged model
+from harder data, and so is a rise that the rate may explain.
 ## Why it matters
 The updates since the best step made the model worse, or the data or the objective have changed.
 Each further step at this setting costs compute and buys nothing.

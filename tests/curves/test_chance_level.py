@@ -80,3 +80,6 @@ def test_a_fall_to_about_chance_or_on_from_there_is_none() -> None:
     slower[:12] = np.linspace(9, 2.5, 12)
     assert found_at(slower) == ""
     assert found_at(dead * (1 - 0.04 * T)) == ""
+    loud = dead * np.exp(0.02 * np.random.default_rng(1).standard_normal(400))
+    assert found_at(loud, told=10) == "ln 10"
+    assert found_at(loud * (1 + 0.04 * np.maximum(1 - 2 * T, 0)), told=10) == ""

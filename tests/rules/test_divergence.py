@@ -12,7 +12,9 @@ from rising import (
     climb,
     coming_back,
     course,
+    ending,
     exploded,
+    filling,
     jumping,
     noisy,
     only_finding,
@@ -187,6 +189,114 @@ def test_a_loss_that_explodes_within_its_first_rows_is_told_against_its_first_va
     assert is_clear(make_trace(loss=too_high(first=45.0)))
 
 
+@pytest.mark.parametrize("length", [30, 57, 200, 10_000])
+@pytest.mark.parametrize("rows", [3, 5])
+def test_a_run_that_explodes_in_its_last_rows_is_told_from_the_first_of_them_on(
+    rows: int, length: int
+) -> None:
+    for factor, severity in ((3.0, Severity.WARN), (100.0, Severity.CRITICAL)):
+        finding = found(make_trace(loss=ending(factor, rows, length)))
+        assert finding.steps == (length - rows + 1, length)
+        if length >= 200:  # blocks of single rows tell the same
+            assert finding.severity is severity
+            assert told(finding, "gap between all rows before and the last ones") > 10
+        assert f" and stays there for {rows} steps, " in finding.summary
+    if length < 200:
+        return
+    assert is_clear(make_trace(loss=ending(1e4, 2, length))), "two may be a spike"
+    assert is_clear(make_trace(loss=ending(1.5, 3, length))), "not twice"
+    assert is_clear(make_trace(loss=np.append(ending(100, rows, length), 2.0))), "it came back"
+
+
+def test_ten_last_rows_are_enough_for_a_critical_finding() -> None:
+    nine, ten = (found(make_trace(loss=ending(4.0, rows, 2000))) for rows in (9, 10))
+    assert (nine.severity, ten.severity) == (Severity.WARN, Severity.CRITICAL)
+
+
+def test_last_rows_within_the_noise_are_no_explosion_unless_a_hundred_times_as_high() -> None:
+    assert is_clear(make_trace(loss=ending(4.0, 5, 400, noise=0.2)))
+    loud = falling_loss(400) * np.exp(0.6 * np.random.default_rng(0).standard_normal(400))
+    loud[-5:] = 1e4
+    assert found(make_trace(loss=loud)).severity is Severity.CRITICAL
+
+
+def test_a_loss_that_still_rises_is_told_with_its_true_last_level() -> None:
+    loss = falling_loss(200)
+    loss[180:] = 10.0 ** np.arange(20)
+    finding = found(make_trace(loss=loss))
+    assert " and still rises, to 1e+19 (more than 1,000,000 times) after " in finding.summary
+    assert "stays there" not in finding.summary
+
+
+@pytest.mark.parametrize("first", [0.0, 0.4])
+def test_one_low_first_loss_is_no_level(first: float) -> None:
+    loss = 2 + 6 * np.arange(1, 501) ** -0.4
+    loss[0] = first
+    assert is_clear(make_trace(loss=loss))
+    few = examine(RULE, make_trace(loss=loss[:20])).findings
+    assert all(finding.severity is Severity.NOTE for finding in few)
+
+
+def test_a_low_start_of_a_loss_that_falls_from_its_peak_is_a_note() -> None:
+    t = np.arange(2000)
+    noise = 0.03 * np.random.default_rng(0).standard_normal(2000)
+    queue = (8.5 * (1 - np.exp(-t / 30)) + 0.1) * np.exp(-t / 4000) + noise
+    for loss in (queue, filling()):
+        finding = found(make_trace(loss=loss))
+        assert finding.severity is Severity.NOTE
+        assert ", peaks at " in finding.summary
+        assert " and falls to " in finding.summary
+        assert [t.when for t in finding.treatments] == ["check"]
+    queue[1200:] *= 3
+    later = examine(RULE, make_trace(loss=queue)).findings
+    assert later[-1].severity is Severity.CRITICAL
+
+
+def test_a_low_level_that_lasts_is_no_low_start() -> None:
+    loss = 2 + np.linspace(0, 0.4, 400) + 0.02 * np.random.default_rng(0).standard_normal(400)
+    loss[100:] += 8 * np.exp(-np.arange(300) / 150)
+    finding = found(make_trace(loss=loss))
+    assert finding.severity is not Severity.NOTE
+    assert finding.steps[0] == 101
+
+
+def test_a_slip_below_zero_hides_nothing() -> None:
+    loss = jumping(3.0)
+    loss[300] = -1e-6
+    assert found(make_trace(loss=loss)).severity is Severity.CRITICAL
+
+
+def test_two_huge_first_losses_do_not_hide_a_later_rise() -> None:
+    loss = jumping(3.0)
+    loss[:2] = 5000
+    assert found(make_trace(loss=loss)).severity is Severity.CRITICAL
+
+
+def test_a_fall_by_thousands_does_not_hide_a_jump_to_ten_times_the_loss() -> None:
+    rng = np.random.default_rng(0)
+    loss = (1e4 * np.exp(-np.arange(500) / 5) + 1) * np.exp(0.05 * rng.standard_normal(500))
+    assert is_clear(make_trace(loss=loss))
+    loss[300:] *= 20
+    finding = found(make_trace(loss=loss))
+    assert finding.severity is Severity.CRITICAL
+    assert finding.steps == (301, 500)
+
+
+def test_what_other_channels_did_stands_before_the_statistics() -> None:
+    norm = gradient_norms(400)
+    norm[250:] *= 20
+    finding = found(make_trace(loss=jumping(3.0), grad_norm=norm))
+    place = [e.channel for e in finding.evidence].index("grad_norm")
+    errors = [e.what for e in finding.evidence].index("the rise over its standard error")
+    assert place < errors
+    assert "log(" not in " ".join(e.what for e in finding.evidence)
+
+
+def test_the_batches_are_replayed_on_a_copy() -> None:
+    titles = [t.title for t in found(make_trace(loss=jumping(3.0))).treatments]
+    assert "On a copy, replay the batches since step 251 with half the rate" in titles
+
+
 def test_a_run_that_rises_from_its_start_has_lost_no_share_of_any_progress() -> None:
     loss = 2 * np.exp(np.linspace(0, 1.4, 400) + 0.01 * np.random.default_rng(0).normal(size=400))
     finding = found(make_trace(loss=loss))
@@ -229,7 +339,8 @@ def test_ten_rows_are_enough_for_a_gross_divergence(rows: tuple[float, ...], uni
 
 def test_few_rows_that_explode_at_once_are_told_against_the_first_one_or_two() -> None:
     finding = found(make_trace(loss=(1.6, 1.4, 6.4, 6.1, 5.5, 4.9, 4.9, 4.6)))
-    assert " jumps from the 1.497 of its first two rows to 4.7" in finding.summary
+    assert " jumps from the 1.497 of its first two rows to 6.1 at step 3" in finding.summary
+    assert " and ends at 4.798 (3.21 times) after 6 steps, 75 % of the run." in finding.summary
     assert finding.steps == (3, 8)
     assert finding.treatments[0].title == "Restart with a tenth of the rate"
     assert is_clear(make_trace(loss=(2.6, 2.4, 4.4, 4.1, 4.5, 4.2, 4.4, 4.1))), "not twice"
@@ -238,7 +349,7 @@ def test_few_rows_that_explode_at_once_are_told_against_the_first_one_or_two() -
 def test_few_rows_that_explode_are_told_however_far_apart_they_lie() -> None:
     rows = (0.2, 2e6, 9e5, 4e4, 5e4, 9e3, 7e3, 4e3)
     finding = found(make_trace(loss=rows))
-    assert " jumps from a level of 0.2 to 6" in finding.summary
+    assert " jumps from a level of 0.2 to 9e+05 at step 2 and ends at 6316 (" in finding.summary
     assert finding.severity is Severity.CRITICAL
     assert finding.steps == (2, 8)
     assert told(finding, "gap between all rows before and all rows since") == 9.76
@@ -406,8 +517,8 @@ def test_a_jump_at_a_resume_is_told_as_a_joint() -> None:
     resume = [Event(250, "resume")]
     small = found(make_trace(loss=jumping(1.25, at=249), events=resume))
     assert small.severity is Severity.NOTE
-    assert " at the resume at step 250 and stays there for 151 steps" in small.summary
-    assert told(small, "was resumed") == 250
+    assert " to 2.818 at the resume at step 250 and ends at 2.764 (1.23 times)" in small.summary
+    assert told(small, "rows between the resume at step 250 and the jump") == 0
     assert "before and after step 250" in small.treatments[0].title
     assert not any("weights had been loaded" in e.what for e in small.evidence)
     large = found(make_trace(loss=jumping(1.6, at=249), events=resume))

@@ -323,6 +323,53 @@ def test_ten_halvings_up_to_the_last_row_are_a_standstill_without_any_word_of_sk
     assert severity(powers(falling[:-1])) is Severity.WARN
 
 
+def test_a_scale_that_halves_from_the_start_on_and_is_held_between_is_no_search() -> None:
+    levels = 16.0 - np.minimum(np.arange(300) // 10, 40)
+    finding = only_finding(powers(levels))
+    assert finding.severity is Severity.CRITICAL
+    assert finding.steps[0] == 10
+    assert "after 65,536 until step 10: 29 halvings" in finding.summary
+    assert "29 updates skipped" in finding.summary
+    assert severity(powers(levels[:60])) is None
+    to_four = only_finding(powers(16.0 - np.minimum(np.arange(300) // 10, 14)))
+    assert "Loss scale: 4 at step 300, after 65,536 until step 10: 14 halvings" in to_four.summary
+    to_256 = only_finding(powers(20.0 - np.minimum(np.arange(300) // 10, 12)))
+    assert "11 updates skipped from step 20 to 121" in to_256.summary
+    assert severity(powers(16.0 - np.minimum(np.arange(300) // 7, 40))) is Severity.CRITICAL
+
+
+def test_ten_in_a_row_up_to_the_end_are_no_search_where_updates_were_made_before() -> None:
+    def begun(made: int, skipped: int) -> Trace:
+        levels = np.append(np.full(made, 16.0), 16.0 - np.arange(skipped))
+        at = np.arange(made + 1, made + skipped + 1)
+        return powers(levels, step_skipped=np.ones(skipped), steps={"step_skipped": at})
+
+    assert severity(begun(59, 10)) is Severity.CRITICAL
+    assert severity(begun(59, 9)) is None
+    assert severity(begun(1, 10)) is None
+
+
+OVERFLOW = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {}, reducing to {}\n"
+RAISED = (
+    "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run."
+)
+
+
+@pytest.mark.parametrize("error", [RAISED, ""])
+def test_a_log_that_ends_in_overflows_tells_the_newest_scale(error: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    rows = [f"{{'loss': {9 - 0.02 * row:.3f}, 'epoch': {row / 100}}}\n" for row in range(1, 60)]
+    lines = [OVERFLOW.format(2**k, 2 ** (k - 1)) for k in range(16, 0, -1)]
+    path.write_text("".join([*rows, *lines, error]))
+    finding = next(f for f in diagnose(read(path)).findings if f.rule == RULE.name)
+    assert finding.severity is Severity.CRITICAL
+    assert "from 65,536 to 1." in finding.summary
+    assert "after step 59" in finding.summary
+    assert ("ended the run" in finding.summary) is bool(error)
+    assert f"{17 if error else 16} " in finding.summary
+    assert finding.treatments[0].title.startswith("Repeat the update after step 59")
+
+
 def test_a_scale_at_its_floor_need_not_fall() -> None:
     at = range(300, 320, 4)
     assert severity(broken(at, scale=1.0)) is Severity.WARN

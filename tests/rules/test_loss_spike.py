@@ -404,10 +404,10 @@ def test_a_jump_beyond_both_kinds_of_batches_is_a_spike() -> None:
 
 def test_spikes_that_come_far_more_often_than_by_chance_are_found() -> None:
     loss = level(noise=0.02)
-    at = np.sort(np.random.default_rng(5).choice(np.arange(5, 38), 15, replace=False)) * 10
+    at = np.sort(np.random.default_rng(5).choice(np.arange(5, 38), 12, replace=False)) * 10
     for start in at.tolist():
         loss[start : start + 3] *= 1.5
-    assert f"jumps 15 times since step {at[0] + 1}" in only(make_trace(loss=loss)).summary
+    assert f"jumps 12 times since step {at[0] + 1}" in only(make_trace(loss=loss)).summary
 
 
 def rising(height: float, fades_over: float, noise: float = 0.02) -> Trace:
@@ -424,7 +424,7 @@ def test_a_slight_rise_that_fades_over_a_part_of_the_run_is_a_note() -> None:
     assert "over the share of the run that the return takes" in said(finding)
 
 
-@pytest.mark.parametrize(("height", "fades_over"), [(0.2, 8), (0.5, 60)])
+@pytest.mark.parametrize(("height", "fades_over"), [(0.2, 8), (0.4, 90)])
 def test_one_that_fades_soon_or_is_high_is_an_alarm(height: float, fades_over: float) -> None:
     finding = only(rising(height, fades_over))
     assert finding.severity is Severity.WARN
@@ -448,9 +448,9 @@ def test_a_loss_that_rises_over_its_first_rows_has_no_spike(middle: float, width
 
 
 def test_single_rows_that_are_a_kind_of_data_are_a_note() -> None:
-    at = np.random.default_rng(3).choice(np.arange(30, 195), 24, replace=False) * 2
+    at = np.random.default_rng(3).choice(np.arange(15, 80), 13, replace=False) * 5
     few, many = level(noise=0.02), level(noise=0.02)
-    few[at[:11]] *= 3
+    few[at[:12]] *= 3
     many[at] *= 3
     assert only(make_trace(loss=few)).severity is Severity.WARN
     finding = only(make_trace(loss=many))

@@ -486,7 +486,10 @@ def test_a_true_loss_of_0_to_the_end_is_nothing() -> None:
     one, short = np.full(400, 2.0), np.full(400, 2.0)
     one[-1] = one[100] = 0
     short[100:200] = 0
+    long = np.full(200_000, 2.0)
+    long[100_000::2] = 0
     told = [losses(*values) for values in (hinge, hinge[::20], dotted, one, short)]
+    told.append(make_trace(loss=long))
     told += [zeroed(300, **fact) for fact in ({"nan_filter": "off"}, {"loss_kind": "reward"})]
     told += [zeroed(300, framework="torch"), zeroed(300, grad_norm=np.full(400, 0.5))]
     for trace in told:

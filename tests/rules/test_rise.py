@@ -5,7 +5,7 @@ from time import process_time
 
 import numpy as np
 import pytest
-from rising import blocks, course, figure, jumping, line_of
+from rising import blocks, course, ending, figure, jumping, line_of
 
 from optdoctor.curves.level import curve
 from optdoctor.curves.rise import (
@@ -13,6 +13,7 @@ from optdoctor.curves.rise import (
     EXPLODED,
     USUAL,
     explosion,
+    explosion_at_end,
     gravest,
     rise_from_start,
     rise_of,
@@ -140,6 +141,51 @@ def test_a_run_that_explodes_after_its_first_row_is_told_in_a_log_of_any_length(
         rise = gravest(line_of(make_trace(loss=np.append(0.2, later))))
         assert rise is not None
         assert rise.height > math.log(1e4)
+
+
+def test_the_gap_before_the_last_rows_is_that_of_the_obvious_calculation() -> None:
+    loss = ending(9.0, 4, 100)
+    loss[:10] += 20  # the first tenth may lie higher
+    line = line_of(make_trace(loss=loss))
+    rise = explosion_at_end(line)
+    assert rise is not None
+    shown = [math.log(row + line.soft) for row in loss]
+    before = sorted(shown[46:96])
+    middle = (before[24] + before[25]) / 2
+    off = sorted(abs(row - middle) for row in before)
+    noise = max(line.noise, 1.4826 * (off[24] + off[25]) / 2)
+    assert rise.errors == pytest.approx((min(shown[96:]) - max(shown[10:96])) / noise, abs=0.01)
+    assert rise.height == pytest.approx(sorted(shown[97:])[1] - middle, abs=1e-3)
+    assert (rise.way, rise.onset, rise.rows, rise.is_abrupt) == ("end", 97, 4, True)
+    assert explosion_at_end(line_of(make_trace(loss=loss[:-2]))) is None
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("rows", [30, 60, 400])
+def test_equal_rows_of_any_noise_hardly_ever_end_in_an_explosion(noise: str, rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    beyond = 0
+    for _ in range(500):
+        rise = explosion_at_end(line_of(make_trace(loss=np.exp(0.5 * NOISES[noise](rng, rows)))))
+        beyond += rise is not None
+    assert beyond == 0
+
+
+def test_a_few_losses_just_below_zero_count_as_zero_and_signed_ones_do_not() -> None:
+    loss = falling_loss(400)
+    loss[[7, 300]] = -1e-3
+    assert line_of(make_trace(loss=loss)).losses.min() == 0
+    loss[300] = -1.0
+    assert line_of(make_trace(loss=loss)).losses.min() == -1
+    loss[300:310] = -1e-3
+    assert line_of(make_trace(loss=loss)).losses.min() < 0, "too many"
+
+
+def test_outliers_among_the_first_losses_are_bounded_by_the_first_tenth() -> None:
+    loss = falling_loss(400)
+    loss[:2] = 5000
+    early = np.median(loss[:40])
+    assert line_of(make_trace(loss=loss)).soft == pytest.approx(0.05 * 10 * early)
 
 
 def test_one_row_more_than_chance_brings_rises_unbroken_once_in_720_times() -> None:

@@ -1,5 +1,6 @@
 """What the contract cannot know of `staircase-oscillation`."""
 
+import re
 import time
 from collections.abc import Callable
 from functools import cache
@@ -181,7 +182,7 @@ def test_the_whole_period_is_told_not_a_half_that_is_high_too() -> None:
 def test_batches_that_repeat_in_a_mixed_order_are_a_note(period: int, seed: int) -> None:
     finding = only_finding(run(mixed(period, seed=seed)))
     assert finding.severity is Severity.NOTE
-    assert "the order of the batches repeats" in finding.summary
+    assert "the same levels come back" in finding.summary
     assert {t.when for t in finding.treatments} == {"next", "check"}
 
 
@@ -347,6 +348,45 @@ def test_the_sentence_says_from_which_loss_to_which_and_how_often() -> None:
     assert "about every 50 steps, 10 times since step 101 (limit 3 %)" in finding.summary
     negative = only_finding(make_trace(loss=loss - 5))
     assert "of its range" in negative.summary
+
+
+@pytest.mark.parametrize("height", [1.2, 3.0, 40.0])
+@pytest.mark.parametrize("shape", [saw, spikes])
+def test_the_levels_are_those_of_rows_and_lie_so_far_apart_as_it_says(
+    shape: Callable[..., Floats], height: float
+) -> None:
+    loss = falling_loss(1000) * np.exp(shape(np.log(height), 50, 1000))
+    said = only_finding(make_trace(loss=loss)).summary
+    low, high = (float(word) for word in re.search(r"from (\S+) to ([\d.]+)", said).groups())  # type: ignore[union-attr]
+    late = loss[-300:]
+    assert late.min() < low < np.quantile(late, 0.6)
+    assert np.quantile(late, 0.6) < high <= late.max()
+    if high / low > 2:
+        assert f"by a factor of {high / low:.3g}," in said
+    else:
+        assert f"by {100 * (high / low - 1):.2g} %," in said
+    if shape is spikes:
+        assert high / low == pytest.approx(height, rel=0.15)
+
+
+@pytest.mark.parametrize("size", [0.1, 0.2, 0.3])
+def test_the_first_jump_told_is_none_of_the_steep_fall_before_it(size: float) -> None:
+    step = np.arange(1, 501)
+    level = np.log(2 + 6 * step**-0.4 * np.exp(-step / 200)) + sine(size, 60, 500)
+    for seed in range(3):
+        noise = 0.01 * np.random.default_rng(seed).standard_normal(500)
+        finding = only_finding(make_trace(loss=np.exp(level + noise)))
+        assert finding.steps[0] > 50, seed  # the first cycle only falls
+
+
+def test_of_an_epoch_that_is_much_longer_the_order_of_data_is_not_blamed() -> None:
+    for epochs in ([300], [220, 440]):
+        epoch = np.searchsorted(epochs, np.arange(N), "right")
+        finding = only_finding(run(saw(0.6, 50), epoch=epoch))
+        assert "not the order of the data" in finding.summary
+        assert "Shuffle" not in titles(finding, "next")
+        assert "length of the epoch" not in titles(finding, "check")
+        assert "Look at the batches" in titles(finding, "next")
 
 
 def test_many_short_periods_are_counted_in_a_blink() -> None:

@@ -120,6 +120,16 @@ def test_a_small_rise_is_critical_only_above_its_start_or_if_the_evaluation_is_w
     assert told(above, "above that of the start") == pytest.approx(0.1, abs=0.01)
 
 
+def test_a_small_rise_above_the_start_is_critical_only_if_it_is_certain() -> None:
+    noise = np.random.default_rng(0).standard_normal(50)
+    assert found(make_trace(loss=0.88 + 0.07 * noise)).severity is Severity.WARN, "chance"
+    swings = ((0.01, Severity.WARN), (0.001, Severity.CRITICAL))
+    for swing, severity in swings:
+        finding = found(blocks(course(0.2, ramp=1.0, low=np.log(1.05) - 0.1), swing=swing))
+        assert (told(finding, "the rise over its standard error") > 10) is (swing == 0.001)
+        assert finding.severity is severity
+
+
 def test_a_slow_rise_by_more_than_a_third_is_a_drift_and_critical() -> None:
     finding = found(creep(0.6))
     assert finding.severity is Severity.CRITICAL
@@ -255,8 +265,8 @@ def test_a_small_jump_at_a_resume_is_a_note_and_the_stretch_after_it_is_judged_b
     loss = jumping(1.12, at=249)
     finding = found(make_trace(loss=loss, events=resume))
     assert finding.severity is Severity.NOTE
-    assert " at the resume at step 250 and stays there for 151 steps" in finding.summary
-    assert told(finding, "was resumed") == 250
+    assert " to 2.525 at the resume at step 250 and ends at 2.476 (1.1 times)" in finding.summary
+    assert told(finding, "rows between the resume at step 250 and the jump") == 0
     assert "position before and after step 250" in finding.treatments[0].title
     assert found(make_trace(loss=loss)).severity is Severity.WARN
     assert found(make_trace(loss=loss, events=[Event(150, "resume")])).severity is Severity.WARN

@@ -17,8 +17,8 @@ from curves.views import SHORT_VIEWS, VIEWS
 HISTORY_HEAD = """# Looks at the families held apart
 
 Each run of `scripts/validate_curves.py --held` adds a line. A set that was looked at once becomes
-development, and a fresh one takes its place: `tests/curves/opened.py` holds the families of the first
-whole look, on 803b3a7, after which limits were moved; the lines after it are of other families.
+development, and a fresh one takes its place: `tests/curves/opened.py` holds the families of the
+first whole look, on 803b3a7, after which limits were moved; later lines are of other families.
 
 | date | commit | runs | false alarms: raw | all views | worst family | error ratio by view |
 |---|---|---|---|---|---|---|

@@ -76,6 +76,9 @@ def test_the_onsets_of_shapes_are_estimates_and_those_of_facts_are_not() -> None
     assert {name for name, kind in kinds.items() if kind == "exact"} == {
         "nan-pulse",
         "nonfinite-gradient",
+        "loss-spike",
+        "gradient-outlier",
+        "loss-scale-collapse",
     }
     assert all(r.onset == "exact" for r in RULES if r.name not in SYMPTOMS)
 

@@ -40,6 +40,7 @@ import numpy as np
 from optdoctor import rule
 from optdoctor.curves.evaluations import (
     ENOUGH,
+    LEAST,
     Evaluations,
     Turn,
     evaluations,
@@ -61,6 +62,8 @@ HALVES = 8
 """Evaluations from which the later half is judged for a stop."""
 SINCE = " since that minimum"
 IN_ERRORS = "that rise in its standard errors"
+FELL = 0.01
+"""Change of the evaluation loss, in logarithms, that is one beside what else is told."""
 GAINED = 0.01
 """Gain of a task metric, as a share of it, from which it still improves."""
 
@@ -197,14 +200,14 @@ def _worse(trace: Trace, found: Evaluations, limits: Limits) -> Finding | None:
     """A further evaluation loss that turned, or a metric that did while the loss still falls."""
     notes = []
     for metric in courses(trace, len(found.steps)):
-        if len(metric.values) < limits.rows or not np.any(metric.values):
+        if len(metric.values) < LEAST or not np.any(metric.values):
             continue
         best = metric.values[np.argmax(metric.sign * metric.values)]
         scale = -metric.sign * float(max(abs(best), softening(np.abs(metric.values))))
         noise = 0.0 if metric.is_loss else noise_of_a_count(metric.values / scale)
         turned, lone = turn(metric.values / scale, noise), not metric.is_loss
         then = float(np.interp(metric.steps[turned.best], found.steps, found.level))
-        falls = then - found.turn.end > limits.fall
+        falls = then - found.turn.end > FELL
         is_worse = _turned(turned, len(metric.values), limits, lone=lone)
         if (falls or metric.is_loss) and is_worse:
             losses = found.loss_at(then), found.loss_at(found.turn.end)
@@ -309,7 +312,7 @@ def _of_turn(
         Evidence(channel, IN_ERRORS, turned.errors, errors, "1"),
     ]
     if count < ENOUGH:
-        chance = limits.chance if turned.chance <= limits.chance else limits.gross_chance
+        chance = limits.gross_chance if least == limits.gross_rise else limits.chance
         what = "probability that values after a minimum come in so rising an order by chance"
         seen.append(Evidence(channel, what, turned.chance, chance, "1"))
     return seen
@@ -355,7 +358,7 @@ def _stop(found: Evaluations, gains: list[Evidence], limits: Limits) -> Finding:
     fell, share, most = "fall of the logarithm of the", found.later_share, limits.stopped_share
     solved = found.training is None or found.training.solved
     gained = any(gain.observed > GAINED for gain in gains)
-    rises = found.turn.height > limits.rise and found.turn.errors > limits.hint
+    rises = found.turn.height > FELL and found.turn.errors > limits.hint
     grave = found.later_fall > limits.halved and rises and not solved and not gained
     limit = limits.halved if grave else limits.stopped_fall
     return Finding(

@@ -47,6 +47,8 @@ CLOSE = 25
 """Updates within which they count as close together."""
 HALVINGS = 4.0
 """Halvings among them: a scale that grows back meanwhile falls by one or two."""
+PASSAGE = 5
+"""Skipped updates in a row, up to the end, from which a search is told of at all."""
 SEARCH_SKIPS, SEARCH_SCALE = 8, 4.0
 """Skipped updates and logarithm of the scale from which a search has come too low to be one: above
 16 a gradient of a mean loss that overflows is larger than 4,000."""
@@ -140,7 +142,7 @@ def _severity(scale: Scaler, worst: _Collapse) -> Severity:
 def _search(scale: Scaler, limits: Limits) -> _Collapse | None:
     """A search up to the end that came too low, or of which nobody knows how it ended."""
     first = scale.steps.size - scale.trailing
-    if scale.trailing < limits.skips or not scale.searching[first]:
+    if scale.trailing < PASSAGE or not scale.searching[first]:
         return None
     lowest = float(np.nanmin(scale.scales[first:], initial=np.inf))
     too_low = scale.trailing >= SEARCH_SKIPS and lowest <= SEARCH_SCALE

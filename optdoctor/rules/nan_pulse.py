@@ -256,7 +256,8 @@ def _of_evaluation(trace: Trace, loss: Series | None, limits: Limits) -> list[Fi
     """Evaluations that are not finite beside a training loss that is."""
     evaluated = trace.series["eval_loss"]
     bad = np.flatnonzero(evaluated.bad > 0)
-    if evaluated.bad.sum() <= limits.healthy or not bad.size:
+    too_many = int(evaluated.bad.sum()) - limits.healthy
+    if not bad.size or too_many <= 0:
         return []
     onset, tail = _tail(evaluated)
     first = onset if tail else int(evaluated.first_bad[bad[0]])

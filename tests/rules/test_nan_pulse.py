@@ -49,6 +49,10 @@ AT_LIMIT = {
     "zero_height": (lambda: zeroed(height=0.099), lambda: zeroed(height=0.1)),
     "healthy": (lambda: losses(2.0, 1.9, 1.8), lambda: losses(2.0, NAN, 1.8)),
     "permanent_rows": (lambda: losses(2.0, 1.9, NAN), lambda: losses(2.0, NAN, NAN)),
+    "evaluations at the end": (
+        lambda: make_trace(loss=[2.0] * 9, eval_loss=[2.0] * 8 + [NAN]),
+        lambda: make_trace(loss=[2.0] * 9, eval_loss=[2.0] * 7 + [NAN, NAN]),
+    ),
 }
 
 

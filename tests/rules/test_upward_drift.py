@@ -73,6 +73,15 @@ AT_LIMIT = {
         lambda up: with_evaluation(blocks(course(up, ramp=1.0, low=-0.3)), 1.3),
         2.0,
     ),
+    "errors above the start": pair(
+        "errors",
+        10.0,
+        lambda calm: blocks(
+            course(0.2, ramp=1.0, low=np.log(1.05) - 0.1), swing=0.05 / max(calm, 1e-3)
+        ),
+        50.0,
+        0.01,
+    ),
     "large_errors": pair("errors", 10.0, noisy(1.0, 12, 0.6), 50.0, 0.01),
     "few_errors": pair("errors", 6.0, few, 50.0, 0.01, rise_of_few),
     "height of a critical rise": pair("height", 0.3, creep, 1.0),

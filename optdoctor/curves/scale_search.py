@@ -33,8 +33,8 @@ def calm_of(told: IntArray, made: IntArray) -> Calm:
     """First and last step of each `SETTLED` updates and more that were made in a row."""
     if not made.size:
         return made, made
-    group = np.searchsorted(np.sort(told), made)
-    first = np.flatnonzero(np.diff(group, prepend=-1))
+    cuts = np.searchsorted(made, told, "right")  # in the longer of the two: it is sorted
+    first = np.unique(np.append(0, cuts[cuts < made.size]))
     starts, ends = made[first], made[np.append(first[1:], made.size) - 1]
     long = ends - starts >= SETTLED
     return starts[long], ends[long]

@@ -321,9 +321,8 @@ def explosion_at_end(line: Curve) -> Rise | None:
     gap, low = float(gaps[first - rows // EARLY - 1]), float(np.median(before))
     is_rising = bool((np.diff(level[first:]) > 0).all())
     end = float(level[-1] if is_rising else np.median(level[-LAST:]))
-    singly = line._replace(blocks=level, block_steps=line.steps)
-    rise = _rise(
-        singly._replace(blocks=np.append(line.blocks[0], level[1:])),
+    rise = _rise(  # each row a block of its own, but for the start of the run
+        line._replace(blocks=np.append(line.blocks[0], level[1:]), block_steps=line.steps),
         "end",
         first - 1,
         (low, end),

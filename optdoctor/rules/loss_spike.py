@@ -50,6 +50,7 @@ from optdoctor.curves.towers import towers
 from optdoctor.curves.waves import DOWN, wave_of
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
 from optdoctor.knowledge.losses import NEVER_FALLING, RUNNING_MEAN, SUM, called
+from optdoctor.knowledge.remedies import batches
 from optdoctor.store import Series
 from optdoctor.synthetic import falling_loss, make_trace
 from optdoctor.trace import Trace
@@ -381,8 +382,8 @@ def _evidence(trace: Trace, line: _Line, worst: Spike, limits: Limits) -> list[E
     first, last = _span(line, worst)
     for event in trace.events:
         if event.kind == "resume" and first - 2 <= event.step <= last:
-            what = "step at which the run was resumed, beside the spike"
-            told.append(Evidence(line.channel, what, event.step, first, "step"))
+            what = f"steps from the resume at step {event.step} to the spike: look there first"
+            told.append(Evidence(line.channel, what, first - event.step, last - first, "steps"))
             break
     return told
 
@@ -395,12 +396,10 @@ def _left(line: _Line, spike: Spike) -> float:
 
 def _treatments(trace: Trace, line: _Line, worst: Spike) -> tuple[Treatment, ...]:
     first, last = (int(line.curve.steps[row]) for row in (worst.first, worst.last))
-    batches = f"the batch of step {first}"
-    if last > first:
-        batches = f"the batches of steps {first} to {last}"
     told = [
         Treatment(
-            title=f"Evaluate {batches} with weights from before: high again, and it is the data",
+            title=f"Evaluate {batches(last, first - 1 if last > first else None)} with weights from"
+            " before: high again, and it is the data",
             when="check",
             safety="safe",
             source="a broken batch stays broken, a bad step of the weights does not",

@@ -66,8 +66,6 @@ FEW = 3
 OPEN = "the last row is one, and what follows is not known yet"
 SEARCHED = "in updates that the gradient scaler skipped while it looked for its scale"
 KEPT = "the log shows a running mean, in which a single NaN stays"
-
-
 EXPLODED = 10.0
 """Growth of the loss before it broke from which its steps are tried smaller."""
 
@@ -257,7 +255,7 @@ def _of_evaluation(trace: Trace, loss: Series | None, limits: Limits) -> list[Fi
     evaluated = trace.series["eval_loss"]
     bad = np.flatnonzero(evaluated.bad > 0)
     too_many = int(evaluated.bad.sum()) - limits.healthy
-    if not bad.size or too_many <= 0:
+    if too_many <= 0:
         return []
     onset, tail = _tail(evaluated)
     first = onset if tail else int(evaluated.first_bad[bad[0]])

@@ -312,8 +312,8 @@ def test_printed_digits_are_no_spikes() -> None:
 
 def test_a_resume_beside_a_spike_is_told() -> None:
     trace = replace(spiked(240, 1.5), events=(Event(241, "resume"),))
-    assert "resumed" in said(only(trace))
-    assert "resumed" not in said(only(spiked(240, 1.5)))
+    assert "the resume at step" in said(only(trace))
+    assert "the resume at step" not in said(only(spiked(240, 1.5)))
 
 
 def test_what_is_missing_to_tell_the_cause_is_to_be_recorded() -> None:

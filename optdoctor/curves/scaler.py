@@ -74,6 +74,8 @@ def scaler(trace: Trace) -> Scaler:
     anew = set_anew(trace, rows, levels)
     calm = calm_of(told, made)
     held = np.append(levels[1:] >= levels[:-1] - 0.5, np.zeros(min(levels.size, 1), bool))
+    found = ~soon_after(anew, rows)
+    found[~found] = is_in(calm, rows[~found])  # which are few
     return Scaler(
         steps=steps,
         told=told,
@@ -83,7 +85,7 @@ def scaler(trace: Trace) -> Scaler:
         & ~was_found(anew, calm, told),
         rows=rows,
         levels=levels,
-        held=held & (~soon_after(anew, rows) | is_in(calm, rows)),
+        held=held & found,
         made=made,
         last=last,
         has_ended=has_ended,

@@ -48,6 +48,7 @@ class TensorInfo:
     shape: tuple[int, ...] = ()
     dtype: str = ""
     state_dtype: str = ""
+    """dtype of the second moment, or of the first where there is no other."""
     math_dtype: str = ""
     """dtype in which the optimizer computes its update: float32 where it is fused."""
     kind: Kind = "other"
@@ -60,6 +61,10 @@ class TensorInfo:
     in_optimizer: bool = True
     trainable: bool = True
     tied_to: str = ""
+    grad_dtype: str = ""
+    moment1_dtype: str = ""
+    update_sampled: bool = False
+    """Whether its update is measured on a fixed slice of its rows."""
 
     @property
     def num_elements(self) -> int:

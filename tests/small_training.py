@@ -94,6 +94,8 @@ def fingerprint(model: nn.Module, optimizers: Any) -> dict[str, Any]:
 def bits(tensor: Tensor) -> tuple[Any, ...]:
     """dtype, shape and bytes: NaN equals NaN, 0 differs from -0."""
     tensor = tensor.detach()
+    if hasattr(tensor, "__tensor_flatten__"):  # as of quantized state: made of other tensors
+        return tuple(bits(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
     layout = tensor.layout
     plain = (tensor if layout == torch.strided else tensor.to_dense()).contiguous().reshape(-1)
     plain = torch.view_as_real(plain) if plain.is_complex() else plain
@@ -107,10 +109,16 @@ def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         children: Iterable[tuple[Any, Any]] = node.items()
     elif isinstance(node, list | tuple):
         children = enumerate(node)
-    else:
-        yield path, bits(node) if isinstance(node, Tensor) else node
+    elif isinstance(node, Tensor):
+        yield path, bits(node)
         return
-    yield f"{path}/", len(node)
+    elif type(node).__module__.partition(".")[0] == "pytorch_optimizer":  # a helper in the state
+        children = vars(node).items()
+    else:
+        yield path, node
+        return
+    children = list(children)
+    yield f"{path}/", len(children)
     for key, child in children:
         yield from leaves(child, f"{path}/{key}")
 

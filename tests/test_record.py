@@ -187,7 +187,7 @@ def test_a_full_disk_ends_the_record_and_not_the_training(
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(f"{writer}.row", full)
+    monkeypatch.setattr(f"{writer}.rows", full)
     train(model, optimizer, 20, doctor, first=20)
     if Path("/proc/self/fd").exists():
         held = [os.path.realpath(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd")]

@@ -2,8 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
-from statistics import median
+from collections.abc import Iterable, Iterator, Mapping
 
 WINDOW, MADS = 64, 8.0
 """A loss further than so many median deviations from the median of the last so many."""
@@ -35,10 +34,17 @@ class LossAlarm:
         return f"loss {loss:.4g} is far from its last {len(self._window)}" if odd else None
 
     def _renew(self) -> None:
-        middle = median(self._window)
-        reach = MADS * median(abs(loss - middle) for loss in self._window)
+        middle = _middle(self._window)
+        reach = MADS * _middle(abs(loss - middle) for loss in self._window)
         if reach > 0:
             self._low, self._high = middle - reach, middle + reach
+
+
+def _middle(values: Iterable[float]) -> float:
+    """The median; of an even number of values, of which a full window has one, the mean of two."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 class GradientAlarm:

@@ -1,11 +1,14 @@
-"""One sampled step of one optimizer as vitals: the weights before, then everything after the step.
+"""One sampled step of one optimizer: the weights before, then everything after the step.
 
-Sums and extremes are exact; shares come from at most 4096 elements a tensor, chosen once by a
-private generator. Every number of a sample crosses to the host in one transfer.
+Sums, sums of squares and extremes are of whole tensors; shares come from at most 4096 elements of
+each. All numbers of a sample cross to the host together. On a host they are read at once, and what
+they leave open (a sum that is not finite, a smallest element of zero) is looked at with care before
+anything is told; on a device they are read at the next sample, which then takes that care.
 """
 
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,253 +16,599 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
+from optdoctor.live import shares, sums
+from optdoctor.live.digest import CHANNELS, Doubts, channels_of, doubts_of, settled
 from optdoctor.live.histograms import Cell, Histograms, binned
+from optdoctor.live.parts import Part, Stack, joined, of_rows, parts_of, sampled_of
+from optdoctor.live.snapshot import LEAST_BYTES, Snapshot, rows_of
+from optdoctor.live.sums import Sheet
 from optdoctor.live.tensors import Tracked, local
-from optdoctor.optimizers import Moments, Probe, number_of, state_of
+from optdoctor.live.transfer import Transfer
+from optdoctor.live.units import HALF, STACKED, Unit, plain, units_of
+from optdoctor.optimizers import keeps_rule, number_of, reader_of, settings_of
+from optdoctor.optimizers.elements import elements, kept, wide
+from optdoctor.optimizers.probe import Elements, Group, Number, Probe, fit
 from optdoctor.trace import SAMPLED
 
-LEAST_PARAM_RMS = 1e-6
-"""Weights below this are as good as zero: their update ratio says nothing."""
+TENSOR_CHANNELS = CHANNELS
+"""What a sample may hold."""
+FOLLOWED = 3
+"""Samples at which the rule of the optimizer is followed in every tensor; later only where the
+update is so small that rounding may swallow some of it."""
+WHOLE = 1 << 20
+"""Elements of a tensor up to which a rule that needs it as a whole is followed."""
 
-PLAIN = ("grad_rms", "grad_absmax", "grad_nonfinite", "param_rms")
-RAW = ("grad_rms_raw", "grad_nonfinite_raw")
-UPDATE = ("update_rms", "update_nonfinite", "update_unchanged")
-MOMENT = (
-    "moment1_rms",
-    "moment2_rms",
-    "moment2_min",
-    "moment2_max",
-    "moment2_zero",
-    "moment2_saturated",
-    "effective_lr",
-)
-DERIVED = ("tensor_lr", "update_ratio", "update_to_lr")
-TENSOR_CHANNELS = (*PLAIN, *RAW, *UPDATE, *MOMENT, *DERIVED)
-"""What a sample holds."""
-MEASURED = (*PLAIN, *RAW, *UPDATE, *MOMENT, "grad_sum_of_squares")
-"""Rows of the block that crosses to the host; the last is for the global norm only."""
+HISTOGRAMS = {
+    "weight": "weight",
+    "gradient": "gradient",
+    "moment1": "first",
+}
+"""{quantity: what of a stack it shows}; besides, log10 of the second moment, and the update."""
+
+Rows = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A sample whose numbers have arrived."""
+
+    step: int
+    values: dict[str, float]
+    tensors: Rows
 
 
 class Collector:
     """Measures the tensors of one optimizer. `before` in the pre-hook, `after` in the post-hook."""
 
-    def __init__(self, optimizer: Optimizer, probe: Probe, tracked: Tracked) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        probe: Probe,
+        tracked: Tracked,
+        room_bytes: int | None = LEAST_BYTES,
+    ) -> None:
         self._optimizer, self._probe, self._tracked = optimizer, probe, tracked
-        self._old: list[Tensor | None] = []
-        self._index: dict[int, Tensor | None] = {}
-        self._count_in_full: set[int] = set()
-        self._raw: dict[int, dict[str, Tensor | float]] = {}
+        self._read = reader_of(optimizer)
+        self._units = units_of(tracked)
+        self._owner = {p: unit for unit in self._units for p in unit.positions}
+        self._snapshot = Snapshot(self._units, room_bytes)
+        self.rows_only = self._snapshot.rows_only
+        """Positions of tensors of which the update is that of some rows."""
+        self._foretells = probe.foretell is not None and keeps_rule(optimizer)
+        self._transfer = Transfer(len(tracked.tensors))
+        self._host = all(unit.device.type == "cpu" for unit in self._units)
+        self._doubts = Doubts()
+        """What the numbers of the last sample left open, where they are read late."""
+        self._raw = Sheet()
+        self._raw_rows: dict[str, NDArray[np.float64]] = {}
+        self._old: dict[tuple[int, ...], dict[str, Any]] = {}
+        self._fresh: set[int] = set()
+        """Positions without a state before the step, in units of which others had one."""
+        self._early: dict[int, Tensor] = {}
+        self._num_samples = 0
+        self._parts: dict[int, Part] = {}
+        self._seen: list[Stack] = []
+        self._whole_before: dict[int, dict[str, Tensor]] = {}
+        self._rates_before: dict[int, Any] = {}
+        sizes = np.array([local(p).numel() for p in tracked.parameters], np.float64)
+        self._sizes = {name: sizes.copy() for name in ("weight", "update", "moment1", "moment2")}
+        self._number_limits = np.full((3, len(sizes)), np.nan)
+        for unit in self._units:
+            self._number_limits[2, list(unit.positions)] = torch.finfo(unit.dtype).eps
+
+    @property
+    def dropped(self) -> int:
+        """Samples that never arrived, because too many were on their way."""
+        return self._transfer.dropped
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """What copies of weights take at most."""
+        return self._snapshot.num_bytes
 
     @torch.no_grad()
     def before_clip(self, positions: Iterable[int]) -> None:
         """Measures these gradients, which are about to be clipped."""
-        for i in positions:
-            grad = self._tracked.parameters[i].grad
-            if grad is not None and grad.numel():
-                seen = _gradient(local(_strided(grad)))
-                self._raw[i] = {
-                    f"{name}_raw": seen[name] for name in ("grad_rms", "grad_nonfinite")
-                }
+        chosen = set(positions)
+        sheet = Sheet() if self._host else self._raw
+        for unit in self._units:
+            held = [i for i in unit.positions if i in chosen and self._gradient(i) is not None]
+            if held:
+                some = replace(unit, positions=tuple(held))
+                self._put(sheet, "raw", some, some.matrix([self._given(i) for i in held]))
+        if not self._host:
+            return
+        rows = self._transfer.read(sheet)
+        again = Sheet()
+        for i in sums.suspects(rows, "raw", self._num_elements("raw")):
+            again.put_all("raw", np.array([i]), sums.careful(plain(self._given(i))))
+        rows |= self._transfer.read(again, rows)
+        for name, row in rows.items():
+            known = self._raw_rows.setdefault(name, np.full(len(self._tracked.tensors), np.nan))
+            known[list(chosen)] = row[list(chosen)]
 
     def forget(self) -> None:
         """The update was not made."""
-        self._raw = {}
+        self._raw, self._raw_rows, self._early = Sheet(), {}, {}
 
     @torch.no_grad()
     def before(self) -> None:
-        """Keeps a copy of the weights that the step is about to change."""
-        self._old = [
-            local(p).clone() if info.in_optimizer and p.requires_grad else None
-            for p, info in zip(self._tracked.parameters, self._tracked.tensors, strict=True)
-        ]
+        """Keeps what the step is about to change: weights, and of moments the sampled elements."""
+        self._seen, self._parts, self._old, self._fresh = [], {}, {}, set()
+        self._whole_before, self._rates_before = {}, {}
+        self._snapshot.take(self._tracked.parameters)
+        if self._probe.overwrites_gradient:
+            self._early = {
+                i: grad.detach().clone()
+                for i, p in enumerate(self._tracked.parameters)
+                if (grad := p.grad) is not None
+            }
+        if self._probe.rate_before:
+            for i in range(len(self._optimizer.param_groups)):
+                self._rates_before[i] = self._probe.rate(
+                    group := self._settings(i), self._probe.count({}, group)
+                )
+        for unit in self._units:
+            if unit.trainable:
+                self._old[unit.positions] = self._kept(unit)
 
     def histograms(self) -> Histograms:
-        """Of the step just made, from the sampled elements; to be asked before `after`."""
-        return binned(cell for i in range(len(self._tracked.parameters)) for cell in self._cells(i))
+        """Of the sampled elements of the step last measured."""
+        return binned(cell for stack in self._seen for cell in self._cells(stack))
 
     @torch.no_grad()
-    def after(self) -> tuple[dict[str, float], dict[str, NDArray[np.float32]]]:
-        """Step values and tensor rows [P] of the step just made; NaN where nothing was measured."""
-        columns = [self._measure(i) for i in range(len(self._tracked.parameters))]
-        self._old = []
-        self._raw = {}
-        block = _to_host(columns)  # [C, P] float64
-        rows = dict(zip(MEASURED, block, strict=True))
-        squares = rows.pop("grad_sum_of_squares")
-        norm = np.nan if np.isnan(squares).all() else float(np.sqrt(np.nansum(squares)))
-        rows["tensor_lr"] = self._rates()
-        with np.errstate(invalid="ignore", divide="ignore"):
-            ratio = rows["update_rms"] / rows["param_rms"]
-            rows["update_ratio"] = np.where(rows["param_rms"] < LEAST_PARAM_RMS, np.nan, ratio)
-            rows["update_to_lr"] = rows["update_rms"] / rows["tensor_lr"]
-            rows["update_unchanged"] = np.where(
-                rows["tensor_lr"] == 0, np.nan, rows["update_unchanged"]
-            )
-            if not self._probe.adaptive:
-                rows["effective_lr"] = rows["update_rms"] / rows["grad_rms"]
-        full = (rows["moment2_min"] == 0) | (rows["moment2_saturated"] > 0)
-        self._count_in_full = set(np.flatnonzero(full).tolist())
-        tensors = {}
-        for name, row in rows.items():
-            finite = np.where(np.isfinite(row), row, np.nan)
-            if not np.isnan(finite).all():
-                with np.errstate(over="ignore"):
-                    tensors[name] = finite.astype(np.float32)
-        return {} if np.isnan(norm) else {"grad_norm_used": norm}, tensors
+    def after(self, step: int) -> list[Reading]:
+        """Measures the step just made; returns the samples that have arrived, rising in step."""
+        sheet = self._measure(self._doubts)
+        context = (step, self._rates())
+        if not self._host:
+            self._transfer.send(sheet, context)
+            arrived = [self._told(rows, *told) for rows, told in self._transfer.arrived()]
+        else:
+            rows = self._transfer.read(sheet)
+            doubts = doubts_of(rows, self._num_elements, self._limits())
+            if doubts:
+                again = Sheet()
+                self._look_again(again, doubts)
+                rows = self._transfer.read(again, rows)
+            arrived = [self._told(settled(rows, doubts) | self._raw_rows, *context)]
+        self._raw, self._raw_rows, self._early = Sheet(), {}, {}
+        self._snapshot.drop()
+        return arrived
 
-    def rate(self, group: int) -> float:
-        """The learning rate of a group now."""
-        return number_of(self._optimizer.param_groups[group].get("lr"))
+    def flush(self) -> list[Reading]:
+        """The samples still on their way; waits for them."""
+        return [self._told(rows, *told) for rows, told in self._transfer.arrived(wait=True)]
+
+    def rate(self, group: int) -> Any:
+        """The learning rate of a group now, a number or a tensor."""
+        settled = settings_of(self._optimizer, self._optimizer.param_groups[group])
+        count = settled.get("step", 1)
+        return self._probe.rate(settled, count if isinstance(count, int | float) else 1)
+
+    def _told(
+        self, rows: dict[str, NDArray[np.float64]], step: int, rates: NDArray[np.float64]
+    ) -> Reading:
+        self._doubts = (
+            Doubts() if self._host else doubts_of(rows, self._num_elements, self._limits())
+        )
+        layers = [info.layer for info in self._tracked.tensors]
+        values, tensors = channels_of(rows, self._num_elements, rates, layers, self._probe.adaptive)
+        return Reading(step, values, tensors)
+
+    def _measure(self, doubts: Doubts) -> Sheet:
+        """The hot path: nothing in it reads a number."""
+        sheet, self._raw = self._raw, Sheet()
+        stacks: dict[tuple[object, ...], list[Stack]] = {}
+        for unit in self._units:
+            parts = parts_of(
+                unit,
+                self._tracked.parameters,
+                self._gradient,
+                self._read,
+                self._probe,
+                self._settings(unit.group),
+                self._fresh,
+            )
+            for part in parts:
+                self._parts |= dict.fromkeys(part.unit.positions, part)
+                stack = self._measure_part(sheet, part)
+                stacks.setdefault(stack.key, []).append(stack)
+        self._seen = [stack for several in stacks.values() for stack in joined(several)]
+        for stack in self._seen:
+            self._share(sheet, stack)
+            careful = bool(doubts.rates.intersection(stack.positions))
+            self._rate(sheet, stack, careful=careful)
+            if not self._host or self._num_samples < FOLLOWED:
+                self._follow(sheet, stack, careful=careful)
+        self._num_samples += 1
+        if doubts:
+            self._look_again(sheet, doubts, rates=False)
+        return sheet
+
+    def _measure_part(self, sheet: Sheet, part: Part) -> Stack:
+        unit, values = part.unit, dict[str, Any]()
+        new = unit.matrix(part.parameters)
+        self._put(sheet, "param", unit, new)
+        values["weight"] = unit.sampled(new)
+        old = self._snapshot.of(part.whole)
+        if old is not None:
+            self._put_update(sheet, part, new, old)
+        before = self._old.get(part.whole.positions, {})
+        fresh = unit.positions[0] in self._fresh
+        values |= {n: part.of_whole(m) for n, m in before.items() if n == "old" or not fresh}
+        if part.gradients:
+            gradient = unit.matrix(part.gradients)
+            self._put(sheet, "grad", unit, gradient, extremes=True)
+            values["gradient"] = unit.sampled(gradient)
+        moments = {"first": part.layout.first, "second": part.layout.second}
+        for (name, moment), channel in zip(moments.items(), ("moment1", "moment2"), strict=True):
+            if (matrix := part.mean(moment)) is None or moment is None:
+                continue
+            self._sizes[channel][list(unit.positions)] = matrix.shape[1]
+            self._put(sheet, channel, unit, matrix, extremes=name == "second")
+            values[name] = sampled_of(unit, matrix, moment.aligned)
+        return self._stack(part, values)
+
+    def _stack(self, part: Part, values: dict[str, Any]) -> Stack:
+        unit, layout = part.unit, part.layout
+        if layout.divisor is not None and (matrix := part.mean(layout.divisor)) is not None:
+            values["divisor"] = sampled_of(unit, matrix, layout.divisor.aligned)
+        elif layout.divisor is None and "second" in values:
+            values["divisor"] = values["second"]
+        if part.states and (count := part.count(self._probe)) is not None:
+            values["count"] = count
+        if self._foretells and self._probe.scope == "element":
+            for name in self._probe.reads:
+                if (entry := part.entries(name)) is not None:
+                    values[f"state {name}"] = entry
+            for name, moment in layout.further.items():
+                if (matrix := part.mean(moment)) is not None:
+                    values[f"state {name}"] = sampled_of(unit, matrix, moment.aligned)
+        stored = values["second"].dtype if "second" in values else unit.dtype
+        limits = torch.finfo(stored)
+        self._number_limits[:2, list(unit.positions)] = [[limits.tiny], [limits.max / 2]]
+        return Stack(unit.positions, values, part, stored)
+
+    def _put(
+        self, sheet: Sheet, of: str, unit: Unit, matrix: Tensor, *, extremes: bool = False
+    ) -> None:
+        positions = np.array(unit.positions)
+        if matrix.shape[1] <= STACKED:
+            sheet.put_all(of, positions, sums.rows(matrix, extremes=extremes))
+            return
+        for i, position in enumerate(positions):
+            column = sums.pieces(matrix[i], extremes=extremes)
+            sheet.put_all(of, np.full(column["squares"].numel(), position), column)
+
+    def _put_update(self, sheet: Sheet, part: Part, new: Tensor, old: Tensor) -> None:
+        unit, positions = part.unit, np.array(part.unit.positions)
+        if unit.stacked:
+            matrix = wide(new) - wide(part.of_whole(old))
+            sheet.put_all("update", positions, sums.rows(matrix, extremes=False))
+        else:
+            here = rows_of(plain(part.parameters[0]), self._snapshot.stride(part.whole))
+            column = sums.differences(here.reshape(-1), old.reshape(-1))
+            sheet.put_all("update", np.full(column["squares"].numel(), positions[0]), column)
+            self._sizes["update"][positions] = here.numel()
+        if self._foretells and self._probe.scope == "tensor":
+            self._follow_whole(sheet, part, old)
+
+    def _follow_whole(self, sheet: Sheet, part: Part, old: Tensor) -> None:
+        """The rule of one tensor after another, for a rule that needs them whole."""
+        unit, probe = part.unit, self._probe
+        if not part.gradients or unit.num_elements > WHOLE or not probe.knows(part.group):
+            return
+        weights = part.of_whole(old) if unit.stacked else old.reshape(1, -1)
+        if weights.shape[1] != unit.num_elements or not part.states:
+            return
+        for i, position in enumerate(unit.positions):
+            weight = weights[i].view(plain(part.parameters[i]).shape)
+            before = self._whole_before.get(position)
+            if before is None and probe.keeps:
+                continue
+            around = elements(
+                probe,
+                part.states[i],
+                part.group,
+                weight=weight,
+                gradient=plain(part.gradients[i]),
+                before=before or {},
+                take=plain,
+                num_elements=unit.num_elements,
+                rate=self._rates_before.get(unit.group),
+            )
+            assert probe.foretell is not None
+            foretold = probe.foretell(around).reshape(1, -1)
+            moved = (wide(plain(part.parameters[i])) - wide(weight)).reshape(1, -1)
+            sheet.put(
+                "update_realized",
+                np.array([position]),
+                shares.realized(moved, foretold, careful=True),
+            )
+
+    def _share(self, sheet: Sheet, stack: Stack) -> None:
+        """Shares of the sampled elements of a stack."""
+        values, positions = stack.values, np.array(stack.positions)
+        if not self._host:  # where numbers are read at once, extremes say who needs this
+            sheet.put_plain(positions, shares.of_second(self._means(stack)))
+        new, old, gradient = (values.get(n) for n in ("weight", "old", "gradient"))
+        if new is None or old is None or gradient is None:
+            return
+        moving = shares.differs(gradient, 0)
+        num_moving = moving.sum(1)
+        share = shares.unchanged(moving, num_moving, new, old)
+        sheet.put("update_unchanged", positions, share)
+        if (second_old := values.get("second_old")) is not None and "second" in values:
+            share = shares.unchanged(moving, num_moving, values["second"], second_old)
+            sheet.put("moment2_unchanged", positions, share)
+        group = stack.part.group
+        if not self._probe.knows(group):
+            return
+        apart = self._probe.decay_apart(group)
+        in_float32 = group.get("fused") and old.dtype in HALF  # rounds once, after all
+        may_round = isinstance(apart, Tensor) or 0 < abs(apart) < 2 * torch.finfo(old.dtype).eps
+        if not in_float32 and (isinstance(apart, Tensor) or apart):
+            if not may_round:
+                sheet.put("decay_unchanged", positions, torch.zeros(len(positions)))
+                return
+            share = shares.decay_unchanged(shares.thin(old), apart)
+            sheet.put("decay_unchanged", positions, share)
+
+    def _rate(self, sheet: Sheet, stack: Stack, *, careful: bool) -> None:
+        """Means over the sampled elements of a stack, which one odd element spoils."""
+        positions, means = np.array(stack.positions), self._means(stack)
+        sheet.put_plain(positions, shares.of_rates(means, careful=careful))
+        if (line := shares.line(means)) is not None:
+            own = stack.part.layout.divisor is None
+            bound = line if own else torch.full_like(line, torch.inf)
+            sheet.put("moment2 line", positions, bound.expand(len(positions), 1).reshape(-1))
+
+    def _follow(self, sheet: Sheet, stack: Stack, *, careful: bool) -> None:
+        """What of the change that the rule asks for was made."""
+        around = self._around(stack)
+        if around is None or self._probe.foretell is None:
+            return
+        moved = wide(shares.thin(stack.values["weight"])) - around.weight
+        share = shares.realized(moved, self._probe.foretell(around), careful=careful)
+        sheet.put("update_realized", np.array(stack.positions), share)
+
+    def _means(self, stack: Stack) -> shares.Means:
+        values, group, count = stack.values, stack.part.group, stack.values.get("count")
+        # What lies there in fewer bits is not what the update was divided by.
+        adaptive = self._probe.adaptive and count is not None and stack.form != "quantized"
+        eps = group.get("eps") if adaptive else None
+        c1: Number = 1.0
+        c2: Number = 1.0
+        rate = None
+        if eps is not None and count is not None:
+            c1, c2 = (fit(c, stack.like) for c in self._probe.corrections(group, count))
+            rate = self._rates_before.get(stack.part.unit.group, self._probe.rate(group, count))
+        usable = isinstance(eps, int | float) and isinstance(rate, int | float | Tensor)
+        return shares.Means(
+            first=values.get("first"),
+            second=values.get("second"),
+            divisor=values.get("divisor"),
+            form=stack.form,
+            stored=stack.stored,
+            c1=c1,
+            c2=c2,
+            eps=eps if usable else None,
+            rate=1.0 if rate is None else fit(rate, stack.like),
+        )
+
+    def _around(self, stack: Stack) -> Elements | None:
+        values, group = stack.values, stack.part.group
+        count, layout = values.get("count"), stack.part.layout
+        needed = [f"keep {name}" in values for name in self._probe.keeps]
+        known = self._foretells and self._probe.scope == "element" and self._probe.knows(group)
+        if not known or not {"gradient", "old"} <= values.keys() or not layout.aligned:
+            return None
+        if any(needed) and not all(needed):
+            return None
+        count = float("nan") if count is None else count
+
+        def thin(value: Any) -> Any:
+            two = isinstance(value, Tensor) and value.dim() == 2
+            return wide(shares.thin(value)) if two else value
+
+        count = float("nan") if count is None else count
+        moments = {n: thin(values[n]) for n in ("first", "second", "divisor") if n in values}
+        rate = self._rates_before.get(stack.part.unit.group, self._probe.rate(group, count))
+        c1, c2 = self._probe.corrections(group, count)
+        weight = thin(values["old"])
+        return Elements(
+            weight=weight,
+            gradient=thin(values["gradient"]),
+            first=moments.get("first"),
+            second=moments.get("second"),
+            divisor=moments.get("divisor"),
+            state={
+                n.removeprefix("state "): thin(v)
+                for n, v in values.items()
+                if n.startswith("state ")
+            },
+            before={
+                n.removeprefix("keep "): thin(v) for n, v in values.items() if n.startswith("keep ")
+            },
+            group=group,
+            rate=fit(rate, weight),
+            step=count,
+            c1=fit(c1, weight),
+            c2=fit(c2, weight),
+        )
+
+    def _look_again(self, sheet: Sheet, doubts: Doubts, *, rates: bool = True) -> None:
+        """With care, at what the numbers left open."""
+        for of, several in doubts.sums.items():
+            for i in several:
+                if (tensor := self._whole(of, i)) is not None:
+                    sheet.put_all(of, np.array([i]), sums.careful(tensor))
+        for stack in self._seen:
+            odd = doubts.counts.intersection(stack.positions)
+            if odd and self._host:
+                sheet.put_plain(np.array(stack.positions), shares.of_second(self._means(stack)))
+            for i in odd:
+                large = self._sizes["moment2"][i] > SAMPLED
+                if large and (means := self._whole_means(self._parts[i], i)) is not None:
+                    sheet.put_plain(np.array([i]), shares.of_second(means))
+            spoilt = rates and not doubts.rates.isdisjoint(stack.positions)
+            if spoilt:
+                self._rate(sheet, stack, careful=True)
+            if self._host and (spoilt or not doubts.rounding.isdisjoint(stack.positions)):
+                self._follow(sheet, stack, careful=True)
+
+    def _whole(self, of: str, position: int) -> Tensor | None:
+        """The whole tensor of a quantity."""
+        part = self._parts.get(position)
+        if part is None:
+            return None
+        row, parameter = part.unit.positions.index(position), self._tracked.parameters[position]
+        if of == "param":
+            return plain(parameter)
+        if of == "grad":
+            return plain(part.gradients[row]) if part.gradients else None
+        if of == "update":
+            old = self._snapshot.of(part.whole)
+            if old is None:
+                return None
+            if part.whole.stacked:
+                old = part.of_whole(old)[row]
+                return wide(plain(parameter).reshape(-1)) - wide(old)
+            return wide(rows_of(plain(parameter), self._snapshot.stride(part.whole))) - wide(old)
+        mean = part.mean(part.layout.first if of == "moment1" else part.layout.second)
+        return None if mean is None else mean[row]
+
+    def _whole_means(self, part: Part, position: int) -> shares.Means | None:
+        """The moments of one tensor with all their elements."""
+        row, layout = part.unit.positions.index(position), part.layout
+        values: dict[str, Any] = {}
+        moments = {"first": layout.first, "second": layout.second}
+        for name, moment in (moments | {"divisor": layout.divisor or layout.second}).items():
+            if (matrix := part.mean(moment)) is not None:
+                values[name] = matrix[row : row + 1]
+        if "second" not in values:
+            return None
+        values["weight"] = plain(part.parameters[row]).reshape(1, -1)
+        if (count := part.count(self._probe)) is not None:
+            values["count"] = count[row : row + 1] if isinstance(count, Tensor) else count
+        return self._means(Stack((position,), values, part, values["second"].dtype))
+
+    def _kept(self, unit: Unit) -> dict[str, Any]:
+        """What the sampled elements of a unit are before the step: copies."""
+        members = [self._tracked.parameters[i] for i in unit.positions]
+        old = self._snapshot.of(unit) if unit.stacked else None
+        matrix = unit.matrix(members) if old is None else old
+        values = {"old": _copy(unit.sampled(matrix), members)}
+        if not (self._probe.keeps or unit.dtype in HALF):
+            return values
+        states = [self._read(p) for p in members]
+        rows = [row for row, state in enumerate(states) if state]
+        if not rows:
+            return values
+        group, whole = self._settings(unit.group), len(rows) == len(members)
+        if not whole:
+            self._fresh.update(i for i, s in zip(unit.positions, states, strict=True) if not s)
+        part = Part(
+            unit if whole else of_rows(unit, rows),
+            None if whole else tuple(rows),
+            unit,
+            [members[row] for row in rows],
+            (),
+            [states[row] for row in rows],
+            group,
+            self._probe.layout(states[rows[0]], group),
+        )
+        before = self._held(part)
+        return values | (before if whole else _spread(before, rows, len(members)))
+
+    def _held(self, part: Part) -> dict[str, Any]:
+        """What of the states a step changes, and shares and rule need from before it: copies."""
+        unit, values = part.unit, dict[str, Any]()
+        second = part.layout.second
+        if second is not None and second.form in ("full", "rooted"):
+            held = part.mean(second)
+            if held is not None and held.dtype in HALF:
+                values["second_old"] = _copy(unit.sampled(held), part.parameters)
+        if self._foretells and self._probe.keeps:
+            self._keep(part, values)
+        return values
+
+    def _keep(self, part: Part, values: dict[str, Any]) -> None:
+        """What the rule needs from before the step, besides the weights."""
+        unit, probe, layout = part.unit, self._probe, part.layout
+        if probe.scope == "tensor":
+            if unit.num_elements <= WHOLE and self._snapshot.of(part.whole) is not None:
+                for i, state in zip(unit.positions, part.states, strict=True):
+                    self._whole_before[i] = kept(probe, state, part.group, plain, unit.num_elements)
+            return
+        moments = {"first": layout.first, "second": layout.second, "divisor": layout.divisor}
+        for name in probe.keeps:
+            moment = (moments | dict(layout.further)).get(name)
+            if moment is None:
+                entry = part.entries(name)
+            else:
+                matrix = part.mean(moment)
+                entry = None if matrix is None else unit.sampled(matrix)
+            if entry is not None:
+                values[f"keep {name}"] = entry.clone()
+
+    def _settings(self, group: int) -> Group:
+        return settings_of(self._optimizer, self._optimizer.param_groups[group])
+
+    def _gradient(self, position: int) -> Tensor | None:
+        grad = self._early.get(position, self._tracked.parameters[position].grad)
+        return grad if grad is not None and grad.numel() else None
+
+    def _given(self, position: int) -> Tensor:
+        grad = self._gradient(position)
+        assert grad is not None
+        return grad
 
     def _rates(self) -> NDArray[np.float64]:
-        rates = [self.rate(i) for i in range(len(self._optimizer.param_groups))]
+        """[P]: the rate of each tensor, read where that waits for nobody."""
+        rates = [number_of(self.rate(i)) for i in range(len(self._optimizer.param_groups))]
         return np.array(
             [rates[t.group] if t.in_optimizer else np.nan for t in self._tracked.tensors]
         )
 
-    def _measure(self, i: int) -> list[Tensor | float]:
-        parameter, old = self._tracked.parameters[i], self._old[i] if self._old else None
-        info, values = self._tracked.tensors[i], dict[str, Tensor | float]()
-        if not info.in_optimizer:
-            return [np.nan] * len(MEASURED)
-        new, grad = local(parameter), parameter.grad
-        values |= self._raw.get(i, {})
-        values["param_rms"] = _rms(new)
-        if grad is not None and grad.numel():
-            grad = local(_strided(grad))
-            values |= _gradient(grad)
-        else:
-            grad = None
-        if old is not None and new.numel() and old.shape == new.shape:
-            delta = new.to(_wide(new)) - old.to(_wide(old))
-            values["update_rms"] = _rms(delta)
-            values["update_nonfinite"] = (~torch.isfinite(delta)).sum()
-            if grad is not None:
-                chosen = [_take(t, self._sampled(i, new)) for t in (new, old, grad)]
-                moving = chosen[2] != 0
-                values["update_unchanged"] = (
-                    moving & (chosen[0] == chosen[1])
-                ).sum() / moving.sum()
-        moments = self._probe.moments(state_of(self._optimizer, parameter))
-        values |= self._moments(i, moments, info.group)
-        return [values.get(name, np.nan) for name in MEASURED]
+    def _num_elements(self, of: str) -> NDArray[np.float64]:
+        """[P]: elements that a sum goes over."""
+        return self._sizes.get(of, self._sizes["weight"])
 
-    def _moments(self, i: int, moments: Moments, group: int) -> dict[str, Tensor | float]:
-        first, second = moments.first, moments.second
-        if not isinstance(first, Tensor) or not isinstance(second, Tensor) or not second.numel():
-            return {}
-        first, second = local(first), local(second)
-        finite = torch.isfinite(second)
-        values: dict[str, Tensor | float] = {
-            "moment1_rms": _rms(first),
-            "moment2_rms": _rms(second),
-            "moment2_min": torch.where(finite, second, torch.inf).min(),
-            "moment2_max": torch.where(finite, second, -torch.inf).max(),
-        }
-        index = self._sampled(i, second)
-        whole = i in self._count_in_full
-        m, v = (first, second) if whole else (_take(first, index), _take(second, index))
-        values["moment2_zero"] = ((v == 0) & (m != 0)).sum() / v.numel()
-        half = torch.finfo(v.dtype).max / 2
-        values["moment2_saturated"] = (~(v <= half)).sum() / v.numel()
-        divisor = second if moments.divisor is None else local(moments.divisor)
-        values["effective_lr"] = self._effective_lr(_take(divisor, index), moments, group)
-        return values
+    def _limits(self) -> NDArray[np.float64]:
+        """[3, P]: smallest normal and half the largest number of the second moments' dtypes, and
+        the distance from 1 to the next weight."""
+        return self._number_limits
 
-    def _effective_lr(self, divisor: Tensor, moments: Moments, group: int) -> Tensor | float:
-        settings = self._probe.facts(self._optimizer.param_groups[group])
-        count = number_of(moments.step)
-        if not count > 0 or not {"beta1", "beta2", "eps"} <= settings.keys():
-            return np.nan
-        correction1 = 1 - settings["beta1"] ** count
-        correction2 = (1 - settings["beta2"] ** count) ** 0.5
-        root = divisor.double().sqrt()
-        each = (
-            self.rate(group) * correction2 / (correction1 * (root + settings["eps"] * correction2))
-        )
-        usable = torch.isfinite(each)
-        return torch.where(usable, each, 0).sum() / usable.sum()
-
-    def _cells(self, i: int) -> Iterator[Cell]:
-        parameter, info = self._tracked.parameters[i], self._tracked.tensors[i]
-        if not info.in_optimizer or not parameter.requires_grad:
+    def _cells(self, stack: Stack) -> Iterable[Cell]:
+        if not stack.part.unit.trainable:
             return
-        new, old, grad = local(parameter), self._old[i] if self._old else None, parameter.grad
-        moments = self._probe.moments(state_of(self._optimizer, parameter))
-        seen = {"weight": new, "gradient": grad, "moment1": moments.first, "v": moments.second}
-        index = self._sampled(i, new)
+        values = dict(stack.values)
         taken = {
-            name: _take(plain, index)
-            for name, tensor in seen.items()
-            if isinstance(tensor, Tensor)
-            and tensor.is_floating_point()
-            and (plain := local(_strided(tensor))).numel() == new.numel()
+            name: values[key]
+            for name, key in HISTOGRAMS.items()
+            if key in values and values[key].shape[1] == values["weight"].shape[1]
         }
-        if (v := taken.pop("v", None)) is not None:
+        if (v := values.get("second")) is not None:
             taken["log10_moment2"] = torch.where(v > 0, v, torch.nan).double().log10()
-        if old is not None and old.shape == new.shape:
-            wide = _wide(new)
-            taken["update"] = taken["weight"].to(wide) - _take(old, index).to(wide)
-        yield from ((quantity, info.name, elements) for quantity, elements in taken.items())
-
-    def _sampled(self, i: int, tensor: Tensor) -> Tensor | None:
-        """Positions of the sampled elements, the same for the whole run; None means all."""
-        if i not in self._index:
-            if tensor.numel() <= SAMPLED:
-                self._index[i] = None
-            else:
-                generator = torch.Generator()
-                generator.manual_seed(zlib.crc32(self._tracked.tensors[i].name.encode()))
-                chosen = torch.randint(tensor.numel(), (SAMPLED,), generator=generator)
-                self._index[i] = chosen.to(tensor.device)
-        return self._index[i]
+        if "old" in values:
+            taken["update"] = wide(values["weight"]) - wide(values["old"])
+        names = [self._tracked.tensors[i].name for i in stack.positions]
+        for quantity, matrix in taken.items():
+            yield from ((quantity, name, row) for name, row in zip(names, matrix, strict=True))
 
 
-def _gradient(grad: Tensor) -> dict[str, Tensor | float]:
-    """Sums over finite elements; without one there is no size, which 0 would be."""
-    finite = torch.isfinite(grad)
-    num_finite = finite.sum()
-    magnitude = torch.where(finite, grad, 0).abs()
-    squares = magnitude.double().square().sum()
-    return {
-        "grad_rms": (squares / num_finite).sqrt(),
-        "grad_absmax": torch.where(num_finite > 0, magnitude.max(), torch.nan),
-        "grad_nonfinite": grad.numel() - num_finite,
-        "grad_sum_of_squares": torch.where(num_finite > 0, squares, torch.nan),
-    }
+def _spread(values: dict[str, Any], rows: Sequence[int], num_rows: int) -> dict[str, Any]:
+    """Matrices [R, k] with the rows of others, which nobody reads, between theirs."""
+    found = {}
+    for name, matrix in values.items():
+        if len(matrix) == len(rows):
+            found[name] = matrix.new_zeros((num_rows, *matrix.shape[1:]))
+            found[name][list(rows)] = matrix
+    return found
 
 
-def _rms(tensor: Tensor) -> Tensor | float:
-    """Over finite elements, NaN if there are none."""
-    if not tensor.numel():
-        return np.nan
-    finite = torch.isfinite(tensor)
-    return (torch.where(finite, tensor, 0).double().square().sum() / finite.sum()).sqrt()
-
-
-def _strided(grad: Tensor) -> Tensor:
-    return grad.to_dense() if grad.layout != torch.strided else grad
-
-
-def _take(tensor: Tensor, index: Tensor | None) -> Tensor:
-    return tensor.reshape(-1) if index is None else tensor.reshape(-1)[index]
-
-
-def _wide(tensor: Tensor) -> torch.dtype:
-    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
-
-
-def _to_host(columns: Sequence[Sequence[Tensor | float]]) -> NDArray[np.float64]:
-    """[C, P] float64: one stack a device, one transfer each."""
-    block = np.full((len(MEASURED), len(columns)), np.nan)
-    by_device: dict[torch.device, list[tuple[int, int, Tensor]]] = {}
-    for p, column in enumerate(columns):
-        for c, value in enumerate(column):
-            if isinstance(value, Tensor):
-                by_device.setdefault(value.device, []).append((c, p, value.double().reshape(())))
-            else:
-                block[c, p] = value
-    for cells in by_device.values():
-        rows, cols, values = zip(*cells, strict=True)
-        block[list(rows), list(cols)] = torch.stack(values).cpu().numpy()
-    return block
+def _copy(matrix: Tensor, of: Sequence[Tensor]) -> Tensor:
+    """A matrix that the step does not change: that of one tensor may be a view of it."""
+    return matrix.clone() if len(of) == 1 else matrix

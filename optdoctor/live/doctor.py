@@ -64,6 +64,10 @@ class Doctor:
         last finished update. Several of one update, as of micro-batches, are averaged. Tensors are
         copied where they are, without waiting for them. `run` names one of several optimizers.
         """
+        with self.runs[0].logging:
+            self._log(values, run)
+
+    def _log(self, values: Mapping[str, Any], run: int | None) -> None:
         try:
             chosen = self.runs if run is None else (self.runs[operator.index(run)],)
         except (IndexError, TypeError):
@@ -196,7 +200,7 @@ def start(
                 model,
                 one,
                 out=place,
-                schedule=Schedule(overhead, interval),
+                schedule=Schedule(overhead, interval, 1 / len(several)),
                 sinks=[make(n, Place(place, prefix, writers.get(n))) for n in names],
                 settings=settings,
                 facts=facts,

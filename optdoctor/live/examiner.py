@@ -25,7 +25,7 @@ AFTERMATH = 4
 class Examiner:
     """The rules at the bedside: remembers what was told."""
 
-    def __init__(self, rules: Collection[Rule]) -> None:
+    def __init__(self, rules: Collection[Rule], free_s: float = FREE_S) -> None:
         self._rules = {rule.name: rule for rule in rules}
         self._exams: dict[str, int] = {}
         self._since: dict[str, int] = {}
@@ -33,7 +33,7 @@ class Examiner:
         self._next = FIRST
         self._must: int | None = None
         self._unripe = False
-        self._spent_s = 0.0
+        self._spent_s, self._free_s = 0.0, free_s
         self.announced: dict[str, Finding] = {}
         """The finding last told of, by rule."""
         self.diagnosis: Diagnosis = diagnose(Trace(), rules)
@@ -49,7 +49,7 @@ class Examiner:
         their own account has room.
         """
         alarmed = self._must is not None and step >= self._must
-        return alarmed or self._unripe or self._spent_s <= FREE_S * step
+        return alarmed or self._unripe or self._spent_s <= self._free_s * step
 
     def alarmed(self, step: int) -> None:
         """Something happened: all rules look again soon, when its course is known."""

@@ -9,6 +9,8 @@ from optdoctor.live.schedule import Schedule
 IDLE = ("log", "tap", "sampling", "step", "bill")
 """Parts at work at every update; the others, and these at a sampled update, are work."""
 
+ENTRY_TRIES = 16
+
 
 class Guard:
     """A context manager to enter again and again, also inside itself; `guard("part")` names a part.
@@ -22,6 +24,9 @@ class Guard:
         self._parts: list[tuple[str, bool, float]] = []
         self._inner_s: list[float] = []
         """For each part what parts within it were billed for."""
+        self._entry_s = 0.0
+        self._entry_s = self._measured_entry_s()
+        """What entering a part costs that lies between no two readings of the clock."""
 
     def __call__(self, part: str, *, idle: bool = False) -> "Guard":
         """Names the part of the doctor that is at work next; `idle` if at every update."""
@@ -43,9 +48,21 @@ class Guard:
         if isinstance(error, Exception):
             self._on_failure(part, error)
         self._parts.pop()
-        inner_s, spent_s = self._inner_s.pop(), time.perf_counter() - start
+        inner_s, spent_s = self._inner_s.pop(), time.perf_counter() - start + self._entry_s
         idle = idle or (part in IDLE and not self._bill.sampling)
         self._bill.add(spent_s - inner_s, idle=idle)
         if self._inner_s:
             self._inner_s[-1] += spent_s
         return handled
+
+    def _measured_entry_s(self) -> float:
+        """The least of some tries, so that nothing is billed that the machine did meanwhile."""
+        kept, self._bill = self._bill, Schedule()
+        tries = []
+        for _ in range(ENTRY_TRIES):
+            before, billed_s = time.perf_counter(), self._bill.billed_s
+            with self("log"):
+                pass
+            tries.append(time.perf_counter() - before - (self._bill.billed_s - billed_s))
+        self._bill = kept
+        return max(min(tries), 0.0)

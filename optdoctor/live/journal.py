@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from optdoctor.readers.run_record import Record, Segment, load, replay, scatter,
 from optdoctor.reading.reader import Unreadable
 from optdoctor.sinks.record import RecordWriter, set_aside
 from optdoctor.trace import Event, Fact, Recorder, TensorInfo, Trace, Vitals
+
+HostRow: TypeAlias = tuple[int, Mapping[str, float]]
+"""A step and its step channels."""
 
 
 class Journal:
@@ -73,22 +77,36 @@ class Journal:
         self._recorder.widen(tuple(known))
         self._begin(next_step)
 
-    def row(self, step: int, values: Mapping[str, float]) -> Mapping[str, float]:
-        """Adds step channels of one update; of several numbers for one step the first counts.
+    def rows(self, rows: Iterable[tuple[int, Mapping[str, float]]]) -> list[HostRow]:
+        """Adds step channels of updates; of several numbers for one step the first counts.
 
-        Returns those that counted.
+        Returns those that counted. Many at once cost a fraction of the same one by one.
         """
-        values = {name: v for name, v in values.items() if self._newest.get(name, -1) < step}
-        if not values:
-            return values
-        self._newest |= dict.fromkeys(values, step)
-        self._recorder.add(Vitals(step, values))
-        self.last_step = max(self.last_step, step)
-        if self._writer is not None and not self._writer.knows(values):
-            self._writer.learn(values)
+        columns: dict[str, tuple[list[int], list[float]]] = {}
+        counted: list[HostRow] = []
+        for step, values in rows:
+            fresh = {name: v for name, v in values.items() if self._newest.get(name, -1) < step}
+            if not fresh:
+                continue
+            counted.append((step, fresh))
+            for name, value in fresh.items():
+                self._newest[name] = step
+                steps, numbers = columns.setdefault(name, ([], []))
+                steps.append(step)
+                numbers.append(value)
+        for name, (steps, numbers) in columns.items():
+            self._recorder.extend(name, np.array(steps, np.int64), np.array(numbers, np.float64))
+        for step, _ in counted:
+            self.last_step = max(self.last_step, step)
+        if self._writer is not None and counted and not self._writer.knows(columns):
+            self._writer.learn(columns)
             self._begin(self.last_step + 1)
-        self._write(lambda writer: writer.row(step, values))
-        return values
+        self._write(lambda writer: writer.rows(counted))
+        return counted
+
+    def row(self, step: int, values: Mapping[str, float]) -> Mapping[str, float]:
+        """`rows` of one; returns what counted."""
+        return dict(self.rows([(step, values)])).get(step, {})
 
     def sample(self, step: int, tensors: Mapping[str, NDArray[np.float32]]) -> None:
         """Adds tensor channels of one sampled update, in the order of the last table given."""

@@ -1,13 +1,16 @@
 """Gives each logged value to its update, whether the loop logs before or after it steps."""
 
+from collections import deque
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 Number: TypeAlias = float | Tensor
 Row: TypeAlias = tuple[int, dict[str, Number]]
+HostRow: TypeAlias = tuple[int, dict[str, float]]
 
 
 class Rows:
@@ -39,13 +42,13 @@ class Rows:
         if self.order is None:
             self.order = "before" if "loss" in self._with_loss else "after"
         self.num_merged += len(self._with_loss.get("loss", ())) > 1
-        rows = [self._finished()]
+        rows = [finished] if (finished := self._finished())[1] else []
         self.last += 1
-        if self.order == "before":
-            rows.append((self.last, _emptied(self._with_loss) | dict(values)))
-        else:
+        if self.order == "after":
             self._open = dict(values)
-        return [(step, row) for step, row in rows if row]
+        elif row := _emptied(self._with_loss) | dict(values):
+            rows.append((self.last, row))
+        return rows
 
     def flush(self) -> list[Row]:
         """The rest, at the end: a loss whose update never came belongs to the one being made."""
@@ -63,6 +66,8 @@ class Rows:
 
 
 def _emptied(values: dict[str, list[Number]]) -> dict[str, Number]:
+    if not values:
+        return {}
     merged = {name: _mean(several) for name, several in values.items()}
     values.clear()
     return merged
@@ -76,19 +81,66 @@ def _mean(values: list[Number]) -> Number:
     return sum(values) / len(values)
 
 
-def to_host(rows: list[Row]) -> list[tuple[int, dict[str, float]]]:
-    """The rows as numbers, all tensors in one transfer a device."""
-    cells = [
-        (values, name, value)
-        for _, values in rows
-        for name, value in values.items()
-        if isinstance(value, Tensor)
-    ]
-    by_device: dict[torch.device, list[tuple[dict[str, Number], str, Tensor]]] = {}
-    for cell in cells:
-        by_device.setdefault(cell[2].device, []).append(cell)
-    for several in by_device.values():
-        numbers = torch.stack([t.double().reshape(()) for _, _, t in several]).tolist()
-        for (values, name, _), value in zip(several, numbers, strict=True):
-            values[name] = value
-    return [(step, {name: float(v) for name, v in values.items()}) for step, values in rows]
+def on_device(rows: list[Row]) -> bool:
+    """Whether a number of these waits where reading it would be waiting for it."""
+    return any(isinstance(value, Tensor) for _, values in rows for value in values.values())
+
+
+def to_host(rows: list[Row]) -> list[HostRow]:
+    """The rows as numbers, all tensors in one transfer a device; waits for it."""
+    crossing = Crossing()
+    crossing.send(rows)
+    ((arrived, _),) = crossing.arrived(wait=True)
+    return arrived
+
+
+class Crossing:
+    """Rows on their way from devices to the host; first come, first told."""
+
+    def __init__(self) -> None:
+        self._batches: deque[_Batch] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+    def send(self, rows: list[Row], note: int = 0) -> None:
+        """Starts one transfer a device; `note` comes back with the rows."""
+        by_device: dict[torch.device, list[tuple[dict[str, Number], str, Tensor]]] = {}
+        for _, values in rows:
+            for name, value in values.items():
+                if isinstance(value, Tensor):
+                    by_device.setdefault(value.device, []).append((values, name, value))
+        batch = _Batch(rows, note)
+        for device, cells in by_device.items():
+            stacked = torch.stack([value.double().reshape(()) for _, _, value in cells])
+            batch.numbers.append(stacked.to("cpu", non_blocking=True))
+            batch.places.append([(values, name) for values, name, _ in cells])
+            if device.type == "cuda":
+                event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                event.record(torch.cuda.current_stream(device))
+                batch.events.append(event)
+        self._batches.append(batch)
+
+    def arrived(self, *, wait: bool = False) -> list[tuple[list[HostRow], int]]:
+        """(rows, note) of all batches whose numbers are there; with `wait` of all there are."""
+        told = []
+        while self._batches and (wait or all(e.query() for e in self._batches[0].events)):
+            batch = self._batches.popleft()
+            for event in batch.events:
+                event.synchronize()
+            for numbers, places in zip(batch.numbers, batch.places, strict=True):
+                for (values, name), number in zip(places, numbers.tolist(), strict=True):
+                    values[name] = number
+            host = [(step, {n: float(v) for n, v in values.items()}) for step, values in batch.rows]
+            told.append((host, batch.note))
+        return told
+
+
+@dataclass(slots=True)
+class _Batch:
+    rows: list[Row]
+    note: int
+    numbers: list[Tensor] = field(default_factory=list)
+    """Of each device; filled once the events have come."""
+    places: list[list[tuple[dict[str, Number], str]]] = field(default_factory=list)
+    events: list[Any] = field(default_factory=list)

@@ -6,38 +6,36 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from optdoctor.findings import Diagnosis
 from optdoctor.live import clip_tap
 from optdoctor.live.alarm import Alarms
 from optdoctor.live.announce import announced_in
-from optdoctor.live.collector import TENSOR_CHANNELS, Collector
+from optdoctor.live.changes import Changes
+from optdoctor.live.collector import TENSOR_CHANNELS, Collector, Reading
 from optdoctor.live.examiner import Examiner
 from optdoctor.live.guard import Guard
 from optdoctor.live.journal import Journal
 from optdoctor.live.outlets import Outlets
-from optdoctor.live.rows import Row, Rows, to_host
+from optdoctor.live.rows import Crossing, Row, Rows, on_device
 from optdoctor.live.schedule import Schedule
-from optdoctor.live.sentinel import Sentinel
+from optdoctor.live.sentinel import FirstBad, Sentinel, is_host
 from optdoctor.live.tensors import (
     facts_of,
     lazy,
     main_group,
-    num_trained,
-    signature,
     steps_in_state,
     track,
-    trained,
     weights_nonfinite,
 )
-from optdoctor.live.untraced import untraced
-from optdoctor.optimizers import innermost, probe_of
+from optdoctor.live.untraced import num_steps_at_work, untraced
+from optdoctor.optimizers import innermost, layers, number_of, probe_of
 from optdoctor.readers.run_record import FINDINGS, json_rows
 from optdoctor.reading.log import MAX_METRICS
 from optdoctor.rules import RULES
@@ -46,13 +44,20 @@ from optdoctor.sinks import Histogram, Sample, Sink, report_page
 from optdoctor.trace import Event, EventKind, Fact, Trace
 
 DRAIN = 256
-"""Rows that may wait for one transfer from their device."""
+"""Rows that may wait for one transfer from their device and one entry in the record."""
+WAIT_S = 1.0
+"""How long they may where no device is waited for."""
 MAX_EVENTS = 100
 """Events of one kind that are written down where a kind may come at every update."""
 BOUNDED: frozenset[EventKind] = frozenset({"alarm", "step-skipped"})
-FIRST_BAD = "first_nonfinite_step"
+FIRST_BAD, SKIPPED = "first_nonfinite_step", "step_skipped"
+NOT_MADE = "the update was not made"
 PROMPT = 10
 """Alarms that are examined whatever the bill."""
+
+
+Odd: TypeAlias = tuple[int, str, float]
+"""A step, what is odd about it, the number."""
 
 
 class Run:
@@ -74,10 +79,19 @@ class Run:
         self._model, self._facts, self.out = model, dict(facts), out
         self._probe = probe_of(self.optimizer)
         self._schedule = schedule
-        self._examiner = Examiner(settings.chosen(RULES))
+        self._examiner = Examiner(settings.chosen(RULES), schedule.floor_s / 2)
         self._guard = Guard(schedule, self._fail)
         self._started = time.perf_counter()
+        self._final_cost: str | None = None
         self._closed = self._due = self._skips = self._live = False
+        self._depth = 0
+        """Steps of this optimizer's classes that are at work, one within the other."""
+        self._mark: Tensor | None = None
+        """Above 0 if the update being made is not made; on a device, where it is not read."""
+        self._marked: set[int] = set()
+        """Waiting updates that have such a mark in their row."""
+        self._unmade: set[int] = set()
+        """Of updates with a mark, those that were not made."""
         self._process = os.getpid()
         self._failed: set[str] = set()
         self._outlets = Outlets(sinks, self._guard, self._failed, schedule)
@@ -86,12 +100,22 @@ class Run:
         self._full = False
         self._alarms = Alarms()
         self._waiting: list[Row] = []
+        self._crossing = Crossing()
+        self._num_known = 0
+        """Of those, how many numbers are known, and were looked at."""
+        self._wait_there = False
+        """Whether some of them wait on a device."""
+        self._drained = self._started
         self._collector: Collector | None = None
         self._sentinel: Sentinel | None = None
+        self._changes: Changes | None = None
         self._decided = False
         """Whether it was asked if the update being made is sampled."""
-        self._sampled = 0
-        """The last step that holds a sample."""
+        self._sampled = self._first_told = 0
+        """The last step that holds a sample, and the last that tells where gradients broke."""
+        self._firsts: dict[int, FirstBad] = {}
+        self._histograms: dict[int, Mapping[str, Mapping[str, Histogram]]] = {}
+        """Of the samples that are on their way."""
         self._rows, self._first_step = Rows(0), 1
         self.journal = Journal(out, (*TENSOR_CHANNELS, FIRST_BAD))
         self._handles: list[Any] = []
@@ -100,7 +124,6 @@ class Run:
         self.keeper: Any = None
         """The doctor, who must live as long as the hooks do."""
         self._given_first = first_step
-        self._lazy: list[Tensor] = []
         self._begun = False
         with self._guard("start"):
             if not lazy(model, self.optimizer):
@@ -108,6 +131,11 @@ class Run:
             self._handles = [
                 self.optimizer.register_step_pre_hook(untraced(self._before_step)),
                 self.optimizer.register_step_post_hook(untraced(self._after_step)),
+                *(
+                    one.register_load_state_dict_post_hook(self._suspect)
+                    for one in layers(self.optimizer)
+                    if hasattr(one, "_optimizer_load_state_dict_post_hooks")
+                ),
             ]
             self._live = True
             clip_tap.listen(self)
@@ -120,6 +148,9 @@ class Run:
     @property
     def trace(self) -> Trace:
         """All that is known now."""
+        if self._waiting and not self._wait_there:
+            with self._guard("step"):
+                self._take([], now=True)
         return self.journal.trace()
 
     @property
@@ -130,7 +161,14 @@ class Run:
     @property
     def cost(self) -> str:
         """The true cost, in words."""
+        if self._final_cost is not None:
+            return self._final_cost
         return self._schedule.account(self.step - self._first_step + 1, self._elapsed)
+
+    @property
+    def logging(self) -> Guard:
+        """Bills and guards what takes the values of a loop."""
+        return self._guard("log")
 
     @property
     def _idle(self) -> bool:
@@ -180,8 +218,8 @@ class Run:
             return
         with self._guard("step"):
             self._forget()
-            self._take(self._rows.update({"step_skipped": 1.0}))
-            self.event("step-skipped", "the update was not made")
+            self._take(self._rows.update({SKIPPED: 1.0}))
+            self.event("step-skipped", NOT_MADE)
             self._schedule.alarm()
 
     def before_clip(self, parameters: Iterable[Tensor]) -> None:
@@ -254,12 +292,14 @@ class Run:
         """Removes the hooks, examines for the last time, tells the sinks. Twice gives the same."""
         if self._closed:
             return self.diagnosis
+        self._final_cost = self.cost  # of the training: what follows delays nothing of it
         self._closed, self._live = True, False
         clip_tap.leave(self)
         for handle in self._handles:
             handle.remove()
         with self._guard("step"):
-            self._take(self._rows.flush(), now=True)
+            self._take(self._rows.flush(), now=True, wait=True)
+            self._tell_late_samples()
             self._last_look()
             self._tell_how_losses_came()
         with self._guard("examination"):
@@ -286,13 +326,13 @@ class Run:
             values = self._sentinel.commit(step + 1)
             if not all(math.isfinite(float(value)) for value in values.values()):
                 step += 1
-                self._take([(step, values)], now=True)
+                self._take([(step, values)], now=True, wait=True)
         self._sample_first_bad(step)
 
     def _sample_first_bad(self, step: int) -> None:
         first = self._sentinel.first() if self._sentinel is not None else None
-        if first is not None and step > self._sampled:
-            self._sampled = step
+        if first is not None and step > max(self._sampled, self._first_told):
+            self._sampled = self._first_told = step
             self.journal.sample(step, {FIRST_BAD: first})
 
     def _tell_how_losses_came(self) -> None:
@@ -319,7 +359,7 @@ class Run:
         if first_step is None:
             first_step = self.journal.last_step + 1 if resumed else 1
         self._rows.last, self._first_step = first_step - 1, first_step
-        self._retrack(first=True)
+        self._retrack(quietly=True)
         if resumed:
             loaded = "no" if done is None else "yes"
             self.journal.learn({"resumed_from": first_step - 1, "state_loaded": loaded})
@@ -330,12 +370,28 @@ class Run:
         self._notice_lost_record()
         self._examine()
 
-    def _retrack(self, *, first: bool = False) -> None:
+    def _tell_late_samples(self) -> None:
+        """Those on their way: none follows that could bring them, or it is of other tensors."""
+        readings: list[Reading] = []
+        with self._guard("sampling"):
+            if self._collector is not None:
+                readings = self._collector.flush()
+        self._tell_samples(readings)
+
+    def _retrack(self, *, quietly: bool = False) -> None:
         """Builds the table of tensors anew: at a start, and when parameters or dtypes changed."""
+        self._tell_late_samples()
         tracked = track(self._model, self.optimizer, self._probe)
         facts = facts_of(self.optimizer, self._probe, tracked.tensors) | self._facts
-        self.journal.retrack(tracked.tensors, self.step + 1)
-        if not first:
+        collector = Collector(self.optimizer, self._probe, tracked)
+        tensors = tuple(
+            replace(info, update_sampled=i in collector.rows_only)
+            for i, info in enumerate(tracked.tensors)
+        )
+        self.journal.retrack(tensors, self.step + 1)
+        if quietly:
+            self.journal.learn(facts)
+        else:
             changes = [
                 f"{k} {self.journal.facts.get(k)} -> {v}"
                 for k, v in facts.items()
@@ -345,89 +401,201 @@ class Run:
                 Event(self.step + 1, "tensors-changed", "; ".join(changes) or "new parameters")
             )
             self.journal.learn(facts)
-            self._schedule.alarm()
+            self._schedule.changed()
         self._tracked, self._main_group = tracked, main_group(tracked.tensors)
-        self._lazy = lazy(self._model, self.optimizer)
-        self._trained = trained(self.optimizer)
-        self._signature = signature(tracked, self.optimizer, self._probe)
-        self._collector = Collector(self.optimizer, self._probe, tracked)
+        self._changes = Changes(self._model, self.optimizer, self._probe, tracked, self._changes)
+        self._collector = collector
         self._sentinel = Sentinel(tracked, self._sentinel)
 
+    def _suspect(self, optimizer: Optimizer) -> None:
+        if self._changes is not None:
+            self._changes.suspected = True
+
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._idle:
+        if self._idle or self._is_within(optimizer):
             return
         if not self._begun:
             with self._guard("start"):
                 self._begin()
         with self._guard("sampling"):
-            # Fused optimizers run their hooks on a skipped step too; the scaler leaves this mark.
-            mark = getattr(optimizer, "found_inf", None)
-            self._skips = mark is not None and float(mark) > 0
-            self._due = self._is_due() and not self._skips
-            if self._collector is None:
-                return
-            changed = num_trained(optimizer) != len(self._trained)
-            changed |= bool(self._lazy) and not all(map(is_lazy, self._lazy))
-            if changed or (self._due and trained(optimizer) != self._trained):
+            self._skips = self._is_skipped(optimizer)
+            if self._collector is not None and self._changes and self._changes.seen(optimizer):
                 self._retrack()
+            self._due = self._is_due() and not self._skips
             if self._due and self._collector is not None:
+                if self._changes and self._changes.seen_closely(optimizer):
+                    self._retrack()
                 self._collector.before()
 
+    def _is_within(self, optimizer: Optimizer) -> bool:
+        """Whether this is the step of a base class, called by the step that is being watched.
+
+        Torch calls the hooks for both where it has wrapped both. A step that raised never came to
+        its end, so that only the stack knows.
+        """
+        self._depth = num_steps_at_work(optimizer) if self._depth else 1
+        return self._depth > 1
+
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._idle:
+        ended, self._depth = self._depth == 1, max(self._depth - 1, 0)
+        if self._idle or not ended:
             return
         if self._skips:
             self.skip()
             return
-        values: dict[str, float | Tensor] = {}
-        tensors = None
-        histograms: Mapping[str, Mapping[str, Histogram]] | None = None
-        self._decided = False
-        with self._guard("tap"):
-            if self._sentinel is not None:
-                values |= self._sentinel.commit(self.step + 1)
-        with self._guard("sampling"):
-            if self._collector is not None:
-                values["lr"] = self._collector.rate(self._main_group)
-                if self._due:
-                    if signature(self._tracked, optimizer, self._probe) != self._signature:
-                        self._retrack()
-                    if self._outlets.want_sample():
-                        histograms = self._outlets.histograms(self._collector.histograms)
-                    sampled, tensors = self._collector.after()
-                    values |= sampled
-                    first = self._sentinel.first() if self._sentinel is not None else None
-                    tensors |= {} if first is None else {FIRST_BAD: first}
+        self._decided, sampled = False, False
         with self._guard("step"):
-            rows = self._rows.update(values)
-            if tensors is not None:
-                self._sampled = self.step
-                self.journal.sample(self.step, tensors)
-            self._take(rows, now=tensors is not None)
-        if tensors is not None and histograms is not None:
-            names = tuple(info.name for info in self._tracked.tensors)
-            self._outlets.sample(Sample(self.step, names, tensors, histograms))
+            values, step = self._seen(optimizer), self.step + 1
+            readings = self._measured(step) if self._due else []
+            if self._mark is None:
+                for reading in readings:
+                    values |= reading.values if reading.step == step else {}
+            odd = self._accept(self._rows.update(values), now=self._due)
+            sampled = self._tell_samples(readings)
+            self._sound_all(odd)
+            how = self._changes.seen_in_state(optimizer) if readings and self._changes else ""
+            if how:
+                self._retrack(quietly=how == "new")
         paid = False
         if self._examiner.due(self.step):
             with self._guard("bill"):
-                paid = self._examiner.must(self.step) or self._schedule.may_spend(self._elapsed)
-        if tensors is None and not paid:
+                paid = self._schedule.may_spend(self._elapsed) or (
+                    self._examiner.must(self.step) and self._schedule.may_hurry(self._elapsed)
+                )
+        if not sampled and not paid:
             return
         with self._guard("examination"):
             if paid or self._examiner.sees_news(self.trace):
                 self._examine()
 
-    def _take(self, rows: list[Row], *, now: bool = False) -> None:
+    def _measured(self, step: int) -> list[Reading]:
+        """Samples the update just made; the samples that have arrived, perhaps earlier ones."""
+        readings: list[Reading] = []
+        with self._guard("sampling"):
+            if self._collector is None:
+                return []
+            if self._sentinel is not None:  # on its way before the sample: there when that is
+                self._firsts[step] = self._sentinel.sent()
+            readings = self._collector.after(step)
+            if self._outlets.want_sample():
+                self._histograms[step] = self._outlets.histograms(self._collector.histograms)
+        return readings
+
+    def _tell_samples(self, readings: Iterable[Reading]) -> bool:
+        """Writes down samples that have arrived; whether there are any."""
+        told = False
+        for reading in readings:
+            step, tensors = reading.step, dict(reading.tensors)
+            first = self._firsts.get(step)
+            histograms = self._histograms.get(step)
+            for known in (self._firsts, self._histograms):
+                for earlier in [at for at in known if at <= step]:
+                    del known[earlier]
+            if self._was_skipped(step):
+                continue
+            if step > self._first_told and first is not None and (row := first.read()) is not None:
+                tensors[FIRST_BAD], self._first_told = row, step
+            self._sampled, told = max(self._sampled, step), True
+            self.journal.sample(step, tensors)
+            if step != self.step or self._mark is not None:  # its row was made without it
+                self._take([(step, dict(reading.values))], now=True)
+            if histograms is not None:
+                names = tuple(info.name for info in self._tracked.tensors)
+                self._outlets.sample(Sample(step, names, tensors, histograms))
+        return told
+
+    def _was_skipped(self, step: int) -> bool:
+        """Of a sample that has arrived: whether its update was not made. The mark has come too."""
+        if step == self.step and self._mark is not None:
+            return number_of(self._mark) > 0
+        if step in self._marked:
+            self._take([], now=True, wait=True)
+        return step in self._unmade
+
+    def _is_skipped(self, optimizer: Optimizer) -> bool:
+        """Whether the update is one that will not be made, as far as that can be known now.
+
+        Fused optimizers run their hooks on a skipped step too; the scaler leaves this mark. Where
+        it lies on a device, the row of the update takes it along.
+        """
+        mark = getattr(optimizer, "found_inf", None)
+        self._mark = None
+        if isinstance(mark, Tensor) and not is_host(mark.device):
+            self._mark = mark.detach().reshape(()).clone()
+            return False
+        return mark is not None and number_of(mark) > 0
+
+    def _seen(self, optimizer: Optimizer) -> dict[str, float | Tensor]:
+        """What every update tells."""
+        values: dict[str, float | Tensor] = {}
+        if self._sentinel is not None:
+            try:
+                values = self._sentinel.commit(self.step + 1, self._mark)
+            except Exception as error:
+                self._fail("tap", error)
+        rate = optimizer.param_groups[self._main_group].get("lr")
+        if isinstance(rate, Tensor) and not is_host(rate.device):
+            values["lr"] = rate.detach().reshape(()).clone()  # schedules change it in place
+        elif rate is not None:
+            values["lr"] = rate if type(rate) is float else number_of(rate)
+        if self._mark is not None:
+            values[SKIPPED] = self._mark
+            self._marked.add(self.step + 1)
+        return values
+
+    def _learn_skips(self, rows: Iterable[tuple[int, dict[str, float]]]) -> None:
+        """Of updates that had a mark on their device, these were not made."""
+        for step, values in rows:
+            if step not in self._marked or SKIPPED not in values:
+                continue
+            self._marked.discard(step)
+            if not values.pop(SKIPPED):
+                continue
+            for name in ("grad_norm", "grad_norm_used", "lr"):
+                values.pop(name, None)
+            values[SKIPPED] = 1.0
+            self._unmade.add(step)
+            self._note(Event(step, "step-skipped", NOT_MADE))
+            self._schedule.alarm()
+
+    def _take(self, rows: list[Row], *, now: bool = False, wait: bool = False) -> None:
+        self._sound_all(self._accept(rows, now=now, wait=wait))
+
+    def _accept(self, rows: list[Row], *, now: bool, wait: bool = False) -> list[Odd]:
+        """Lets rows wait for one transfer and one entry; what is odd in those that are known."""
         self._waiting += rows
-        on_device = any(isinstance(v, Tensor) for _, values in rows for v in values.values())
-        if on_device and not now and len(self._waiting) < DRAIN:
-            return
-        waiting, self._waiting = self._waiting, []
-        for step, values in to_host(waiting):
-            self._outlets.row(step, self.journal.row(step, values))
-            for odd, value in self._alarms(values):
-                self._sound(step, odd, value)
+        self._wait_there = self._wait_there or on_device(rows)
+        odd: list[Odd] = []
+        if not self._wait_there:
+            odd, self._num_known = self._odd(rows), self._num_known + len(rows)
+            now = now or bool(odd) or time.perf_counter() - self._drained > WAIT_S
+        if now or len(self._waiting) >= DRAIN:
+            self._send()
+        return odd + self._arrived(wait=wait) if self._crossing else odd
+
+    def _sound_all(self, odd: list[Odd]) -> None:
+        for step, what, value in odd:
+            self._sound(step, what, value)
+
+    def _odd(self, rows: Iterable[Any]) -> list[Odd]:
+        """What the alarms find in rows of numbers, each looked at once."""
+        return [(step, *odd) for step, values in rows for odd in self._alarms(values)]
+
+    def _send(self) -> None:
+        self._crossing.send(self._waiting, self._num_known)
+        self._waiting, self._num_known, self._wait_there = [], 0, False
+        self._drained = time.perf_counter()
+
+    def _arrived(self, *, wait: bool) -> list[Odd]:
+        """Writes down the rows whose numbers are here; what is odd in those not looked at yet."""
+        odd: list[Odd] = []
+        for rows, num_known in self._crossing.arrived(wait=wait):
+            self._learn_skips(rows)
+            odd += self._odd(rows[num_known:])
+            for step, values in self.journal.rows(rows):
+                self._outlets.row(step, values)
         self._notice_lost_record()
+        return odd
 
     def _sound(self, step: int, odd: str, value: float) -> None:
         fresh = self._schedule.alarm()
@@ -439,12 +607,15 @@ class Run:
         if not prompt and not self._schedule.may_spend(self._elapsed):
             return
         self.journal.flush()
-        with self._guard("examination"):
-            self._examine()
+        if self._schedule.may_hurry(self._elapsed):
+            with self._guard("examination"):
+                self._examine()
         self._examiner.alarmed(self.step)
 
     def _examine(self, *, tell: bool = True) -> None:
+        began = time.perf_counter()
         told = self._examiner.examine(self.trace, self.step)
+        self._schedule.looked(time.perf_counter() - began)
         self.journal.notices(told)
         if tell:
             self._outlets.tell(told)

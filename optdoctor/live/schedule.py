@@ -9,6 +9,9 @@ YOUNG = 1000
 YOUNG_SHARE = 0.10
 FLOOR_S = 15e-6
 """What samples and examinations may cost an update in any case, in seconds."""
+SPARE = 1.2
+"""What even urgent work keeps to, as a multiple of what is allowed, once a run is no longer young:
+the bill may exceed its budget by a quarter, and the cost of the next piece is a guess."""
 BURST = 2
 """Updates sampled after an alarm."""
 BURST_REST = 64
@@ -29,18 +32,31 @@ class Schedule:
 
     overhead: float = 0.01
     interval: int | None = None
+    part: float = 1.0
+    """Of several optimizers of one training, each has this part of what all may cost."""
     idle_s: float = 0.0
     work_s: float = 0.0
     samples: int = 0
     _age: int = 0
+    _next_sample_s: float = 0.0
+    """What a sample may be expected to cost: what the last one did."""
+    _next_look_s: float = 0.0
+    """The same of an examination."""
+    _before_sample_s: float = 0.0
     _last: int = 0
     _burst: int = 0
+    _changed: bool = False
     _samples_at_burst: int = field(default=-BURST_REST)
 
     @property
     def billed_s(self) -> float:
         """What watching has cost so far."""
         return self.idle_s + self.work_s
+
+    @property
+    def floor_s(self) -> float:
+        """What samples and examinations may cost an update in any case, in seconds."""
+        return FLOOR_S * self.part
 
     @property
     def sampling(self) -> bool:
@@ -53,8 +69,8 @@ class Schedule:
         per_step, idle = self.billed_s / steps * 1e6, self.idle_s / steps * 1e6
         return (
             f"{share * 100:.2g} % of training time, {per_step:.0f} us a step, {idle:.0f} of them"
-            f" between samples (budget {self.overhead * 100:.2g} % once the run is"
-            f" {YOUNG} steps old, or {FLOOR_S * 1e6:.0f} us for samples), {self.samples} steps"
+            f" between samples (budget {self.part * self.overhead * 100:.2g} % once the run is"
+            f" {YOUNG} steps old, or {self.floor_s * 1e6:.2g} us for samples), {self.samples} steps"
             f" sampled"
         )
 
@@ -67,16 +83,38 @@ class Schedule:
 
     def due(self, elapsed_s: float) -> bool:
         """Whether the next update is sampled; to be asked once for each update."""
+        if self.sampling:
+            self._next_sample_s = self.work_s - self._before_sample_s
         self._age += 1
         if not self._wanted(elapsed_s):
             return False
+        self._before_sample_s = self.work_s
         self._last = self._age
         self.samples += 1
         return True
 
     def may_spend(self, elapsed_s: float) -> bool:
-        """Whether the bill has room for work that is not tied to a sample: half of it is theirs."""
-        return self.work_s <= self._allowed(elapsed_s) / 2
+        """Whether the bill has room for an examination that can wait: half of it is for samples."""
+        return self.work_s + self._next_look_s <= self._allowed(elapsed_s) / 2
+
+    def may_hurry(self, elapsed_s: float) -> bool:
+        """Whether it has room for one that should not wait.
+
+        A young run borrows what it will be allowed when it comes of age.
+        """
+        if self.interval is not None:  # whoever fixes the samples has taken leave of the bill
+            return True
+        allowed = self._allowed(elapsed_s)
+        if self._age < YOUNG:
+            ahead = YOUNG / max(self._age, 1)
+            by_then_s = (elapsed_s - self.billed_s) * ahead + self.billed_s
+            share_s = self.part * self.overhead * by_then_s
+            allowed = max(share_s - self.idle_s * ahead, self.floor_s * YOUNG)
+        return self.work_s + self._next_look_s <= SPARE * allowed
+
+    def looked(self, seconds: float) -> None:
+        """Takes what an examination has cost, which was billed already."""
+        self._next_look_s = seconds
 
     def alarm(self) -> bool:
         """Asks for the next updates to be sampled; False if a burst was had lately."""
@@ -86,7 +124,15 @@ class Schedule:
         self._burst = BURST
         return True
 
+    def changed(self) -> None:
+        """The tensors are others now: the next update is sampled, whatever else holds."""
+        self.alarm()
+        self._changed = True
+
     def _wanted(self, elapsed_s: float) -> bool:
+        if self._changed:
+            self._changed = False
+            return True
         if self.interval is not None:
             return (self._age - 1) % self.interval == 0
         if self._age <= DENSE:
@@ -95,11 +141,14 @@ class Schedule:
             self._burst -= 1
             return True
         since = self._age - self._last
+        if since * (16 if self._age <= YOUNG else 128) < self._age:
+            return False
+        allowed = self._allowed(elapsed_s)
         if self._age <= YOUNG:
-            return since * 16 >= self._age and self.work_s <= max(
-                YOUNG_SHARE * elapsed_s, self._allowed(elapsed_s)
-            )
-        return since * 128 >= self._age and self.work_s <= self._allowed(elapsed_s)
+            # Of the time of its first half: it comes of age with a bill of half that share.
+            half = min(1.0, YOUNG / 2 / self._age)
+            allowed = max(YOUNG_SHARE * self.part * half * elapsed_s, allowed)
+        return self.work_s + self._next_sample_s <= allowed
 
     def _allowed(self, elapsed_s: float) -> float:
-        return max(self.overhead * elapsed_s - self.idle_s, FLOOR_S * self._age)
+        return max(self.part * self.overhead * elapsed_s - self.idle_s, self.floor_s * self._age)

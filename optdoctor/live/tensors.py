@@ -1,6 +1,6 @@
 """The table of a run's tensors and its facts, from the model and the optimizer."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
 
@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 
 from optdoctor.knowledge.layers import clean, kind_of, layer_of
 from optdoctor.knowledge.precision import least_precise
-from optdoctor.optimizers import Probe, number_of, state_of
+from optdoctor.optimizers import layers, number_of, settings_of, state_of
+from optdoctor.optimizers.probe import Probe
 from optdoctor.trace import Fact, TensorInfo
 
 
@@ -70,12 +71,13 @@ def _info(
     order: int,
 ) -> TensorInfo:
     dtype, name = dtype_name(parameter), names[0]
+    first, second = state_dtypes(parameter, optimizer, probe, group)
     fused = group is not None and bool(optimizer.param_groups[group].get("fused"))
     return TensorInfo(
         name=name,
         shape=tuple(parameter.shape),
         dtype=dtype,
-        state_dtype="" if group is None else state_dtype(parameter, optimizer, probe),
+        state_dtype=second or first,
         math_dtype="" if group is None else _math_dtype(dtype, fused),
         kind=kind_of(name, module),
         layer=layer_of(name),
@@ -84,6 +86,8 @@ def _info(
         in_optimizer=group is not None,
         trainable=parameter.requires_grad,
         tied_to=names[1] if len(names) > 1 else "",
+        grad_dtype="" if group is None else _grad_dtype(parameter),
+        moment1_dtype=first,
     )
 
 
@@ -100,13 +104,31 @@ def dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def state_dtype(parameter: Tensor, optimizer: Optimizer, probe: Probe) -> str:
-    """dtype of the moments of one tensor; foretold while there are none."""
-    moments = probe.moments(state_of(optimizer, parameter))
-    for moment in (moments.second, moments.first):
-        if isinstance(moment, Tensor):
-            return dtype_name(moment)
-    return str(probe.state_dtype(parameter.dtype)).removeprefix("torch.") if probe.adaptive else ""
+def state_dtypes(
+    parameter: Tensor, optimizer: Optimizer, probe: Probe, group: int | None
+) -> tuple[str, str]:
+    """dtypes of the first and second moment of one tensor; foretold while there are none.
+
+    Of an optimizer that is not adaptive nothing is foretold: whether it keeps any may depend.
+    """
+    if group is None:
+        return "", ""
+    state = state_of(optimizer, parameter)
+    layout = probe.layout(state, settings_of(optimizer, optimizer.param_groups[group]))
+    held = [None if m is None else state.get(m.key) for m in (layout.first, layout.second)]
+    first, second = (dtype_name(t) if isinstance(t, Tensor) else "" for t in held)
+    if first or second or not probe.adaptive:
+        return first, second
+    foretold = str(probe.state_dtype(parameter.dtype)).removeprefix("torch.")
+    return foretold if layout.first is not None else "", foretold
+
+
+def _grad_dtype(parameter: Tensor) -> str:
+    """That of the gradient; while there is none, of what torch will make one of."""
+    if parameter.grad is not None:
+        return dtype_name(parameter.grad)
+    told = getattr(parameter, "grad_dtype", None)
+    return str(told or parameter.dtype).removeprefix("torch.")
 
 
 def _math_dtype(dtype: str, fused: bool) -> str:
@@ -148,32 +170,20 @@ def main_group(tensors: Iterable[TensorInfo]) -> int:
     return max(totals, key=lambda group: totals[group], default=0)
 
 
-def signature(tracked: Tracked, optimizer: Optimizer, probe: Probe) -> object:
-    """What must stay the same for a table of tensors to stay true."""
-    return tuple(
-        (p.dtype, state_dtype(p, optimizer, probe) if info.in_optimizer else "")
-        for p, info in zip(tracked.parameters, tracked.tensors, strict=True)
-    )
-
-
-def num_trained(optimizer: Optimizer) -> int:
-    """Tensors in all groups."""
-    return sum(len(group["params"]) for group in optimizer.param_groups)
-
-
-def trained(optimizer: Optimizer) -> list[int]:
-    """Which tensors are in all groups, by identity."""
-    return [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
-
-
 def steps_in_state(optimizer: Optimizer, probe: Probe) -> int | None:
     """Updates that the optimizer's state has seen; 0 where it does not count, None if none.
 
     Some optimizers hold state before their first update, with counters at 0.
     """
-    states = [state for state in optimizer.state.values() if isinstance(state, Mapping)]
-    counts = [count for s in states if isfinite(count := number_of(probe.moments(s).step))]
-    if not optimizer.state or (counts and max(counts) <= 0):
+    if not any(layers(optimizer)[-1].state.values()):
+        return None
+    counts = []
+    for group in optimizer.param_groups:
+        asked = settings_of(optimizer, group)
+        held = [state_of(optimizer, parameter) for parameter in group["params"]]
+        counts += [number_of(probe.count(state, asked)) for state in held if state]
+    counts = [count for count in counts if isfinite(count)]
+    if counts and max(counts) <= 0:
         return None
     return int(max(counts, default=0))
 

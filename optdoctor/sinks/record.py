@@ -94,11 +94,15 @@ class RecordWriter:
 
     def row(self, step: int, values: Mapping[str, float]) -> None:
         """Adds the step channels of one update."""
-        self._add(Axis.STEP, step, values)
+        self.rows([(step, values)])
+
+    def rows(self, rows: Iterable[tuple[int, Mapping[str, float]]]) -> None:
+        """Adds the step channels of several."""
+        self._add(Axis.STEP, rows)
 
     def sample(self, step: int, tensors: Mapping[str, NDArray[np.float32]]) -> None:
         """Adds the tensor channels of one sampled update, rows as wide as the segment's columns."""
-        self._add(Axis.TENSOR, step, tensors)
+        self._add(Axis.TENSOR, [(step, tensors)])
 
     def events(self, events: Iterable[Event]) -> None:
         """Appends to events.jsonl."""
@@ -128,8 +132,8 @@ class RecordWriter:
         """Ends the streams."""
         self._end_streams()
 
-    def _add(self, axis: Axis, step: int, values: Mapping[str, Any]) -> None:
-        self._streams[axis].add(step, values)
+    def _add(self, axis: Axis, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
+        self._streams[axis].add(rows)
         now = time.monotonic()
         for stream in self._streams.values():  # a sample must not wait for the next one
             stream.flush_if_due(now)
@@ -160,8 +164,8 @@ class _Stream:
         self._flushed = time.monotonic()
         self._write([])
 
-    def add(self, step: int, values: Mapping[str, Any]) -> None:
-        self._waiting.append((step, values))
+    def add(self, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
+        self._waiting.extend(rows)
 
     def flush_if_due(self, now: float) -> None:
         if len(self._waiting) >= FLUSH_ROWS or now - self._flushed > FLUSH_S:

@@ -429,7 +429,7 @@ def test_the_norm_before_clipping_is_the_logged_one(clipped: Run, evaluated: Run
 def test_the_norm_used_is_the_one_after_clipping(clipped: Run) -> None:
     used, raw = clipped.rows("grad_norm_used"), clipped.rows("grad_norm")
     for step, by_hand in enumerate(clipped.spy.norms, 1):
-        assert math.isclose(used[step], by_hand, rel_tol=1e-12)
+        assert math.isclose(used[step], by_hand, rel_tol=1e-6)
         assert math.isclose(used[step], min(raw[step], 0.5), rel_tol=1e-4)
         assert used[step] <= 0.5 * (1 + 1e-6)
     assert clipped.trace.facts["max_grad_norm"] == 0.5

@@ -290,7 +290,7 @@ def test_the_loss_of_an_update_is_the_mean_of_its_micro_batches(clipped: Run) ->
 
 def test_the_norm_used_is_the_one_after_clipping(clipped: Run) -> None:
     assert len(clipped.spy.used) == 16
-    assert close(clipped.rows("grad_norm_used"), clipped.spy.used, 1e-12)
+    assert close(clipped.rows("grad_norm_used"), clipped.spy.used, 1e-6)
     assert max(clipped.spy.raw) > 0.5
     assert max(clipped.spy.used) <= 0.5 * (1 + 1e-6)
     assert clipped.trace.facts["max_grad_norm"] == 0.5
@@ -310,7 +310,7 @@ def test_the_raw_norm_is_seen_where_no_norm_is_clipped(
 ) -> None:
     run = train(tmp_path, **options)
     assert run.trace.facts.get("max_grad_norm") == (None if options else 0)
-    assert close(run.rows("grad_norm_used"), run.spy.used, 1e-12)
+    assert close(run.rows("grad_norm_used"), run.spy.used, 1e-6)
     assert close(run.rows("grad_norm"), run.spy.raw)
 
 
@@ -395,7 +395,7 @@ def test_updates_that_a_scaler_skips_are_counted(package: str, tmp_path: Path) -
     assert run.trace.facts["compute_dtype"] == "float16"
     made = {step: run.spy.used[step - 1] for step in run.rows("lr")}
     for step, used in run.rows("grad_norm_used").items():
-        assert math.isclose(used, made[step], rel_tol=1e-12), "no scaled gradient is recorded"
+        assert math.isclose(used, made[step], rel_tol=1e-6), "no scaled gradient is recorded"
     assert list(run.rows("grad_norm")) == list(run.rows("lr"))
     for step, raw in run.rows("grad_norm").items():
         assert math.isclose(raw, run.spy.raw[step - 1], rel_tol=1e-6)

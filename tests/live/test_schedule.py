@@ -1,8 +1,16 @@
 """When updates are sampled: densely at a start, ever rarer later, within the budget."""
 
-import pytest
+import time
+from collections.abc import Callable
+from typing import Any
 
+import pytest
+import torch
+from torch import nn
+
+import optdoctor
 from optdoctor.live import guard as live_guard
+from optdoctor.live.examiner import FREE_S
 from optdoctor.live.guard import Guard
 from optdoctor.live.schedule import (
     BURST,
@@ -188,3 +196,137 @@ def test_a_guard_bills_each_part_once_and_a_sampled_update_as_work(
 
     assert update() == (16, 1 + 2 + 4 + 8)
     assert update() == (1 + 2 + 8 + 16, 4)
+
+
+def test_a_sample_that_would_break_the_bill_waits() -> None:
+    schedule = Schedule(0.05)
+    sampled(schedule, 3, sample_s=40 * STEP_S)
+    assert sampled(schedule, 1600, sample_s=40 * STEP_S, age=3) == []
+    at = sampled(schedule, 30_000, sample_s=40 * STEP_S, age=1603)
+    assert at, "it waits, and is not given up"
+    assert schedule.billed_s <= 0.05 * (31_603 * STEP_S + schedule.billed_s)
+
+
+@pytest.mark.parametrize("overhead", [0.2, 0.05])
+@pytest.mark.parametrize("step_s", [4e-3, 0.3])
+@pytest.mark.parametrize("sample_in_steps", [0.3, 3.0, 6.0])
+@pytest.mark.parametrize("look_s", [2e-3, 20e-3])
+def test_once_of_age_the_bill_keeps_to_a_quarter_above_the_budget(
+    overhead: float, step_s: float, sample_in_steps: float, look_s: float
+) -> None:
+    """A made-up clock: samples, routine and urgent examinations, and an alarm at every 7th step."""
+    schedule, now, next_look, free_s = Schedule(overhead), 0.0, 16, 0.0
+    looks = 0
+    for update in range(1, 8001):
+        now += step_s
+        idle_s = min(30e-6, overhead * step_s / 4)
+        now += idle_s
+        schedule.add(idle_s, idle=True)
+        sample_s = sample_in_steps * step_s if schedule.due(now) else 0.0
+        schedule.add(sample_s, idle=False)
+        now += sample_s
+        if update % 7 == 0:
+            schedule.alarm()
+        must = free_s <= FREE_S * update or update % 7 == 0
+        if update >= next_look and (schedule.may_spend(now) or (must and schedule.may_hurry(now))):
+            schedule.add(look_s, idle=False)
+            schedule.looked(look_s)
+            now, looks, free_s = now + look_s, looks + 1, free_s + look_s
+            next_look = update + 16
+        if update >= YOUNG:
+            assert schedule.billed_s <= 1.25 * overhead * now + 1e-9, update
+    assert schedule.samples > DENSE
+    assert looks > 0
+
+
+def test_what_is_urgent_may_exceed_the_bill_by_a_fifth_and_in_youth_borrow() -> None:
+    schedule = Schedule(0.01, work_s=1.1)
+    schedule._age = YOUNG // 10
+    assert schedule.may_hurry(elapsed_s=10.3), "it will have ten times as much"
+    assert not schedule.may_hurry(elapsed_s=10.1)
+    schedule._age = YOUNG + 1
+    assert schedule.may_hurry(elapsed_s=92.0)
+    assert not schedule.may_hurry(elapsed_s=91.0)
+    schedule.looked(0.1)
+    assert not schedule.may_hurry(elapsed_s=92.0), "what it will cost counts before it does"
+
+
+def test_a_change_of_tensors_is_sampled_whatever_the_bill_and_the_interval() -> None:
+    for schedule in (Schedule(), Schedule(interval=1000)):
+        sampled(schedule, 2000)
+        schedule.work_s = 1e9
+        schedule.alarm()
+        for _ in range(3):
+            schedule.due(0.0)
+        schedule.changed()
+        assert schedule.due(0.0)
+
+
+def test_the_bill_is_what_a_clock_beside_it_says() -> None:
+    """Hooks and `log` timed from outside: the doctor's own account is within a fifth."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 128))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    doctor = optdoctor.watch(model, optimizer, out=None, sinks=(), interval=4)
+    schedule, inputs = doctor.runs[0]._schedule, torch.randn(8, 128)
+    spent = [0.0]
+
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            result = function(*args, **kwargs)
+            spent[0] += time.perf_counter() - start
+            return result
+
+        return call
+
+    for held in (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks):
+        for key in held:
+            held[key] = timed(held[key])
+    log, billed_s = timed(doctor.log), schedule.billed_s
+    for _ in range(400):
+        loss = model(inputs).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        log(loss=loss)
+    billed_s = schedule.billed_s - billed_s
+    doctor.close()
+    assert billed_s == pytest.approx(spent[0], rel=0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overhead", [0.2, 0.05])
+def test_a_real_training_keeps_to_its_budget_once_it_is_of_age(overhead: float) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    doctor = optdoctor.watch(model, optimizer, out=None, sinks=(), overhead=overhead)
+    run, inputs, shares = doctor.runs[0], torch.randn(64, 256), []
+    start = time.perf_counter()
+    for update in range(1, 1801):
+        loss = (model(inputs) - inputs).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        doctor.log(loss=loss)
+        if update >= YOUNG:
+            elapsed_s = time.perf_counter() - start
+            free_s = run._schedule.idle_s + FLOOR_S * update  # small updates: decision 0009
+            shares.append((run._schedule.billed_s - free_s) / elapsed_s)
+    doctor.close()
+    assert run._schedule.samples > DENSE
+    assert max(shares) <= 1.25 * overhead
+
+
+def test_of_several_optimizers_each_has_its_part_of_the_bill() -> None:
+    one, tenth = Schedule(0.05), Schedule(0.05, part=0.1)
+    for schedule in (one, tenth):
+        sampled(schedule, 20_000, sample_s=STEP_S)
+    assert one.billed_s > 3 * tenth.billed_s
+    assert tenth.billed_s <= 1.25 * 0.005 * 20_000 * STEP_S
+    assert tenth.samples > DENSE
+
+
+def test_a_fixed_interval_leaves_urgent_examinations_alone() -> None:
+    assert Schedule(interval=1, work_s=1e9).may_hurry(0.0)

@@ -1,0 +1,129 @@
+"""Weights from before a step, within a number of bytes: a part of the tensors at each sample.
+
+What fits is kept whole at every sample. Of the rest one part after another takes its turn, and a
+tensor that is larger than all room keeps the same rows every time.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from optdoctor.live.units import Unit, plain
+
+LEAST_BYTES = 64 << 20
+SHARE = 8
+"""An eighth of the parameters, where that is more than the least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One unit, or the rows of a big tensor that its turn keeps."""
+
+    unit: Unit
+    stride: int = 1
+    """Every so many rows; 1: all."""
+
+    @property
+    def num_bytes(self) -> int:
+        """At most, of what is kept."""
+        return -(-self.unit.num_bytes // self.stride)
+
+
+class Snapshot:
+    """Copies of weights of the sample being made. `room_bytes` None: of all weights."""
+
+    def __init__(self, units: Sequence[Unit], room_bytes: int | None = LEAST_BYTES) -> None:
+        total = sum(unit.num_bytes for unit in units)
+        if room_bytes is not None and room_bytes == LEAST_BYTES:
+            room_bytes = max(LEAST_BYTES, total // SHARE)
+        self.turns = _turns([u for u in units if u.trainable], room_bytes)
+        self.rows_only = {
+            p for t in self.turns for piece in t if piece.stride > 1 for p in piece.unit.positions
+        }
+        """Positions of tensors whose update is that of some of their rows."""
+        self._turn = -1
+        self._room: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+        self._kept: dict[tuple[int, ...], Tensor] = {}
+        self._stride: dict[tuple[int, ...], int] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        """What the copies take at most."""
+        return max((sum(piece.num_bytes for piece in turn) for turn in self.turns), default=0)
+
+    def take(self, parameters: Sequence[Tensor]) -> None:
+        """Copies the weights whose turn it is. Big ones go to the same place every time."""
+        self.drop()
+        if not self.turns:
+            return
+        self._turn = (self._turn + 1) % len(self.turns)
+        used: dict[tuple[torch.dtype, torch.device], int] = {}
+        for piece in self.turns[self._turn]:
+            unit = piece.unit
+            key = unit.positions
+            self._stride[key] = piece.stride
+            if unit.stacked:
+                matrix = unit.matrix([parameters[i] for i in key])
+                self._kept[key] = matrix.clone() if len(key) == 1 else matrix
+                continue
+            here = rows_of(plain(parameters[key[0]]), piece.stride)
+            place = (unit.dtype, unit.device)
+            start = used.get(place, 0)
+            used[place] = start + here.numel()
+            kept = self._place(place)[start : start + here.numel()].view(here.shape)
+            self._kept[key] = kept.copy_(here)
+
+    def of(self, unit: Unit) -> Tensor | None:
+        """[S, K] of a stacked unit, or the rows kept of a big tensor; None: not its turn."""
+        return self._kept.get(unit.positions)
+
+    def stride(self, unit: Unit) -> int:
+        """Every how many rows of a big tensor are kept."""
+        return self._stride.get(unit.positions, 1)
+
+    def drop(self) -> None:
+        """Forgets the copies; their place stays."""
+        self._kept, self._stride = {}, {}
+
+    def _place(self, place: tuple[torch.dtype, torch.device]) -> Tensor:
+        if place not in self._room:
+            most = max(_elements(turn, place) for turn in self.turns)
+            self._room[place] = torch.empty(most, dtype=place[0], device=place[1])
+        return self._room[place]
+
+
+def rows_of(tensor: Tensor, stride: int) -> Tensor:
+    """Every so many rows of a tensor."""
+    return tensor if stride == 1 else tensor[::stride]
+
+
+def _elements(turn: Iterable[Piece], place: tuple[torch.dtype, torch.device]) -> int:
+    return sum(
+        -(-piece.unit.rows // piece.stride) * (piece.unit.num_elements // piece.unit.rows)
+        for piece in turn
+        if not piece.unit.stacked and (piece.unit.dtype, piece.unit.device) == place
+    )
+
+
+def _turns(units: Sequence[Unit], room_bytes: int | None) -> list[list[Piece]]:
+    """Parts of about equal size, none above the room; stacks, being small, first."""
+    if room_bytes is None:
+        return [[Piece(unit) for unit in units]] if units else []
+    pieces = [
+        Piece(unit, 1 if unit.stacked else min(max(1, -(-unit.num_bytes // room_bytes)), unit.rows))
+        for unit in units
+    ]
+    turns: list[list[Piece]] = []
+    free: list[int] = []
+    for piece in sorted(pieces, key=lambda piece: -piece.num_bytes):
+        for i, room in enumerate(free):
+            if piece.num_bytes <= room:
+                turns[i].append(piece)
+                free[i] -= piece.num_bytes
+                break
+        else:
+            turns.append([piece])
+            free.append(room_bytes - piece.num_bytes)
+    return turns

@@ -1,0 +1,186 @@
+"""Exact statistics of whole tensors: sums of squares and extremes, without a look at any number.
+
+Only operations that are cheap on a host are used: norms of short stretches, products, sums, amin,
+amax. All of them let what is not finite through, so that its presence is free; the count is taken
+with care, of the tensors that showed it.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from optdoctor.live.units import HALF, chunks
+
+LEAST_SQUARE = 1e-32
+"""Mean square below which squares of elements may lie outside of float32 (normal from 1.2e-38)."""
+MEANS = ("effective_lr", "moment_ratio", "update_realized")
+"""Of these, and of sums of squares, NaN means not measured: what came out as NaN is infinite."""
+
+SHORT, LEAST_SHORT = 256, 32
+"""Elements of a stretch whose norm is one operation that is read only, a third of the cost of a
+product and its sum; of more float32 loses digits where all are alike."""
+
+Column = dict[str, Tensor]
+"""{statistic: [n]} of n rows of a matrix, or of the n chunks of one tensor."""
+
+
+def rows(matrix: Tensor, *, extremes: bool) -> Column:
+    """Of each row of [S, K]: squares, and if asked for low and high; NaN where an element is."""
+    if matrix.dtype in HALF:
+        matrix = matrix.float()
+    length = math.gcd(matrix.shape[1], SHORT)
+    if length < LEAST_SHORT:
+        squares = (matrix * matrix).sum(1)
+    else:
+        norms = torch.linalg.vector_norm(matrix.view(-1, length), dim=1)
+        squares = norms.mul_(norms).view(len(matrix), -1).sum(1)
+    column = {"squares": squares}
+    if extremes:
+        column |= {"low": matrix.amin(1), "high": matrix.amax(1)}
+    return column
+
+
+def pieces(flat: Tensor, *, extremes: bool) -> Column:
+    """The same of each chunk of a big tensor [K]."""
+    several = chunks(flat)
+    scratch = _scratch(several[0])
+    squares, lows, highs = [], [], []
+    for chunk in several:
+        if extremes:
+            low, high = torch.aminmax(chunk)
+            lows.append(low)
+            highs.append(high)
+        squares.append(_square(chunk, scratch[: chunk.numel()]))
+    column = {"squares": torch.stack(squares)}
+    if extremes:
+        column |= {"low": torch.stack(lows), "high": torch.stack(highs)}
+    return column
+
+
+def differences(new: Tensor, old: Tensor) -> Column:
+    """Squares of new - old, [K] each, by chunks; in float32 at least."""
+    several = chunks(new)
+    scratch = _scratch(several[0])
+    squares = []
+    for after, before in zip(several, chunks(old), strict=True):
+        part = scratch[: after.numel()]
+        if after.dtype in HALF:
+            part.copy_(after).sub_(before)
+        else:
+            torch.sub(after, before, out=part)
+        squares.append(part.mul_(part).sum())
+    return {"squares": torch.stack(squares)}
+
+
+def _square(chunk: Tensor, part: Tensor) -> Tensor:
+    """The sum of squares. Not as a product with itself: where all elements are alike, that adds
+    them up one by one, and float32 loses 1e-4."""
+    if chunk.dtype in HALF:
+        part.copy_(chunk)
+        return part.mul_(part).sum()
+    return torch.mul(chunk, chunk, out=part).sum()
+
+
+def _scratch(chunk: Tensor) -> Tensor:
+    dtype = torch.float32 if chunk.dtype in HALF else chunk.dtype
+    return torch.empty(chunk.numel(), dtype=dtype, device=chunk.device)
+
+
+def careful(tensor: Tensor) -> Column:
+    """[1] each, in float64 over finite elements: squares, low, high, and how many are not finite.
+
+    `low` is inf and `high` -inf where none is finite. Dear: several passes and a copy.
+    """
+    flat = tensor.reshape(-1)
+    finite = torch.isfinite(flat)
+    kept = torch.where(finite, flat, 0).double()
+    return {
+        "squares": kept.mul(kept).sum().reshape(1),
+        "low": torch.where(finite, flat, torch.inf).amin().reshape(1),
+        "high": torch.where(finite, flat, -torch.inf).amax().reshape(1),
+        "bad": (~finite).sum().reshape(1),
+    }
+
+
+def suspects(
+    rows: Mapping[str, NDArray[np.float64]], of: str, num_elements: NDArray[np.float64]
+) -> list[int]:
+    """Positions whose sum of squares needs care: it is not finite, or so small that float32 may
+    have lost parts of it. A tensor whose extremes are 0 is nothing but 0."""
+    squares = rows.get(f"{of} squares")
+    if squares is None:
+        return []
+    odd = (squares < LEAST_SQUARE * num_elements) | (squares == np.inf)
+    if (high := rows.get(f"{of} high")) is not None:
+        odd &= ~((high == 0) & (rows[f"{of} low"] == 0))
+    return [int(i) for i in np.flatnonzero(odd)]
+
+
+@dataclass(slots=True)
+class Sheet:
+    """Numbers of one sample on their way to the host: where they lie, whose they are."""
+
+    entries: list[tuple[str, NDArray[np.int64], Tensor]] = field(default_factory=list)
+    """(statistic, [n] positions of the tensors, [n])."""
+
+    def put(self, name: str, positions: NDArray[np.int64], values: Tensor) -> None:
+        """[n] numbers; a position that comes again adds to its sum, or widens its extremes."""
+        self.entries.append((name, positions, values))
+
+    def put_all(self, of: str, positions: NDArray[np.int64], column: Mapping[str, Tensor]) -> None:
+        """A column, its statistics named "<of> <statistic>"."""
+        for name, values in column.items():
+            self.put(f"{of} {name}", positions, values)
+
+    def put_plain(self, positions: NDArray[np.int64], column: Mapping[str, Tensor]) -> None:
+        """A column whose statistics are channels."""
+        for name, values in column.items():
+            self.put(name, positions, values)
+
+    def devices(self) -> Iterable[torch.device]:
+        """Where numbers lie."""
+        return dict.fromkeys(values.device for _, _, values in self.entries)
+
+    def packed(self, device: torch.device) -> Tensor:
+        """[N] float64: all numbers of one device in one tensor there; a count is exact to 2^24."""
+        return torch.cat([v for _, _, v in self.entries if v.device == device]).double()
+
+    def unpacked(
+        self,
+        packed: Mapping[torch.device, NDArray[np.float64]],
+        num_tensors: int,
+        over: Mapping[str, NDArray[np.float64]] | None = None,
+    ) -> dict[str, NDArray[np.float64]]:
+        """{statistic: [P]}, laid over another table; NaN where nothing was measured."""
+        found = {name: row.copy() for name, row in (over or {}).items()}
+        offsets = dict.fromkeys(packed, 0)
+        for name, positions, values in self.entries:
+            start = offsets[values.device]
+            offsets[values.device] = end = start + values.numel()
+            row = found.setdefault(name, np.full(num_tensors, np.nan))
+            _merge(name, row, positions, packed[values.device][start:end])
+        return found
+
+
+def _merge(
+    name: str, row: NDArray[np.float64], positions: NDArray[np.int64], values: NDArray[np.float64]
+) -> None:
+    with np.errstate(invalid="ignore", over="ignore"):
+        if len(positions) == 1 or positions[0] != positions[1]:  # not the chunks of one tensor
+            row[positions] = values
+        elif name.endswith(" low"):
+            row[positions] = np.inf
+            np.minimum.at(row, positions, values)
+        elif name.endswith(" high"):
+            row[positions] = -np.inf
+            np.maximum.at(row, positions, values)
+        else:
+            row[positions] = 0.0
+            np.add.at(row, positions, values)
+    if name.endswith(" squares") or name in MEANS:
+        row[positions] = np.where(np.isnan(row[positions]), np.inf, row[positions])

@@ -15,6 +15,9 @@ Fact: TypeAlias = float | int | str | bool | None
 SAMPLED = 4096
 """Elements of a tensor above which shares are those of a sample of so many."""
 
+MIN_PEERS = 3
+"""Layers that must have a tensor for their median to tell what is usual."""
+
 Kind = Literal[
     "embedding", "attention", "mlp", "norm", "bias", "head", "conv", "recurrent", "adapter", "other"
 ]
@@ -203,6 +206,23 @@ class Trace:
         layers = list(dict.fromkeys(t.layer for t in self.tensors))
         which = np.array([layers.index(t.layer) for t in self.tensors], int)
         return {layer: values[which == i] for i, layer in enumerate(layers)}
+
+    def beside_peers(self, values: FloatArray) -> NDArray[np.float64]:
+        """[P]: each value over the median of the same tensor in all layers.
+
+        NaN outside of layers, where fewer than `MIN_PEERS` layers have that tensor, and where the
+        median is 0.
+        """
+        peers: dict[str, list[int]] = {}
+        for i, tensor in enumerate(self.tensors):
+            if tensor.layer and np.isfinite(values[i]):
+                stack = tensor.layer.rstrip("0123456789")
+                peers.setdefault(tensor.name.replace(tensor.layer, stack), []).append(i)
+        ratios = np.full(len(self.tensors), np.nan)
+        for several in peers.values():
+            if len(several) >= MIN_PEERS and (median := np.median(values[several])) > 0:
+                ratios[several] = np.asarray(values[several], np.float64) / median
+        return ratios
 
     def worst(self, values: FloatArray, among: NDArray[np.bool_] | None = None) -> tuple[str, ...]:
         """Names of the tensors with a finite value, largest first; equals keep their order."""

@@ -193,7 +193,10 @@ class Collector:
             Doubts() if self._host else doubts_of(rows, self._num_elements, self._limits())
         )
         layers = [info.layer for info in self._tracked.tensors]
-        values, tensors = channels_of(rows, self._num_elements, rates, layers, self._probe.adaptive)
+        still = np.array([t.in_optimizer and not t.trainable for t in self._tracked.tensors], bool)
+        values, tensors = channels_of(
+            rows, self._num_elements, rates, layers, self._probe.adaptive, still
+        )
         return Reading(step, values, tensors)
 
     def _measure(self, doubts: Doubts) -> Sheet:
@@ -347,7 +350,9 @@ class Collector:
             return
         apart = self._probe.decay_apart(group)
         in_float32 = group.get("fused") and old.dtype in HALF  # rounds once, after all
-        may_round = isinstance(apart, Tensor) or 0 < abs(apart) < 2 * torch.finfo(old.dtype).eps
+        # float16 also where a weight is subnormal, from 6e-5 down.
+        least = 1.0 if old.dtype == torch.float16 else 2 * torch.finfo(old.dtype).eps
+        may_round = isinstance(apart, Tensor) or 0 < abs(apart) < least
         if not in_float32 and (isinstance(apart, Tensor) or apart):
             if not may_round:
                 sheet.put("decay_unchanged", positions, torch.zeros(len(positions)))

@@ -117,9 +117,18 @@ def settled(rows: Table, doubts: Doubts) -> dict[str, Row]:
 
 
 def channels_of(
-    rows: Table, sizes: Sizes, rates: Row, layers: Sequence[str], adaptive: bool
+    rows: Table,
+    sizes: Sizes,
+    rates: Row,
+    layers: Sequence[str],
+    adaptive: bool,
+    still: NDArray[np.bool_],
 ) -> tuple[dict[str, float], dict[str, NDArray[np.float32]]]:
-    """Step values and {channel: [P]}; NaN where nothing was measured."""
+    """Step values and {channel: [P]}; NaN where nothing was measured.
+
+    `still` [P]: tensors of the optimizer that are not trained. Without a gradient it passes them
+    by: their update is 0, without a copy of them.
+    """
     found: dict[str, Row] = {name: rows[name] for name in SHARES if name in rows}
     with np.errstate(all="ignore"):
         for of in SUMMED:
@@ -142,6 +151,8 @@ def channels_of(
             found["update_to_lr"] = update / rates
             if not adaptive and "grad_rms" in found:
                 found["effective_lr"] = update / found["grad_rms"]
+            passed_by = still & np.isnan(rows.get("grad squares", update))
+            found["update_rms"] = np.where(passed_by, 0.0, update)
     for name in ("update_unchanged", "update_realized"):
         if name in found:
             found[name] = np.where(rates == 0, np.nan, found[name])

@@ -18,6 +18,7 @@ from optdoctor.live.norms import SMALL, DeviceNorms, HostNorms, elements
 from optdoctor.live.tensors import Tracked
 
 STRIDED = torch.strided
+
 Sight = tuple["weakref.ref[Tensor]", int]
 """A gradient at one moment: which tensor it is, and how often it was written to."""
 

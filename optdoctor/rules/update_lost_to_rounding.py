@@ -124,6 +124,8 @@ def _share(trace: Trace, dtype: str, limits: Limits) -> Floats:
     before = np.vstack([rate[:1], rate[:-1]])
     meant = (rate > limits.near_peak * peak) & ~(rate > before) & _warm(trace)[:, None]
     judged = np.isfinite(unmoved) & _of_dtype(trace, dtype) & meant
+    if "update_rms" in trace.series:  # of a large model, of some tensors at each sample
+        judged &= np.isfinite(_values(trace, "update_rms"))
     elements = np.where(judged, trace.num_elements, 0)
     lost = np.where(_rounded_away(trace, dtype, unmoved, rate, limits), unmoved, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -144,7 +146,8 @@ def _warm(trace: Trace) -> Mask:
 
 
 def _rounded_away(trace: Trace, dtype: str, unmoved: Floats, rate: Floats, limits: Limits) -> Mask:
-    """[T, P]: whether rounding to nearest explains what stood still; what is not known passes."""
+    """[T, P]: whether rounding to nearest explains what stood still; what no sample of the run
+    tells passes."""
     size, weights = _values(trace, "update_rms"), _values(trace, "param_rms")
     gradient = _values(trace, "grad_rms")
     family, eps = trace.facts.get("optimizer_family"), trace.facts.get("eps")

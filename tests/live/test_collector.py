@@ -256,7 +256,8 @@ def test_what_is_not_measured_is_nan() -> None:
     others = {"grad_rms_raw", "grad_nonfinite_raw", "moment2_unchanged"}
     assert measured["head.weight"] == set(TENSOR_CHANNELS) - others
     assert measured["outside.weight"] == set()
-    assert measured["frozen.weight"] == {"param_rms", "tensor_lr"}
+    assert measured["frozen.weight"] == {"param_rms", "tensor_lr", "update_rms"}
+    assert sample["update_rms"]["frozen.weight"] == 0
     assert measured["idle.weight"] == {
         "param_rms", "tensor_lr", "update_rms", "update_nonfinite", "update_ratio", "update_to_lr"
     }  # fmt: skip

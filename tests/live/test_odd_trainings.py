@@ -188,7 +188,7 @@ def test_frozen_and_tied_weights() -> None:
     assert [t.name for t in tensors] == ["embed.weight", "middle.weight", "middle.bias"]
     assert tensors[0].tied_to == "head.weight"
     assert [t.trainable for t in tensors] == [True, False, False]
-    assert np.isfinite(rows(doctor, "update_rms")[STEPS]).tolist() == [True, False, False]
+    assert (rows(doctor, "update_rms")[STEPS] == 0).tolist() == [False, True, True]
 
 
 @pytest.mark.parametrize("kind", ["SGD", "SparseAdam"])
@@ -274,7 +274,7 @@ def test_unfreezing_in_mid_run() -> None:
 
     doctor = twice(training)
     of_embed = {step: row[0] for step, row in rows(doctor, "update_rms").items()}
-    assert not np.isfinite(of_embed[10])
+    assert of_embed[10] == 0
     assert np.isfinite(of_embed[12])
     assert doctor.runs[0].trace.tensors[0].trainable
 

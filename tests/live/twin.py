@@ -217,8 +217,11 @@ def asked(a: Around) -> Elements | None:
         return -a["lr"] * (pull + a["momentum"] * m if a.group["nesterov"] else m)
     if a.kind == "Lion":
         beta1 = a.group["betas"][0]
-        old = 0 if a.before.first is None else a.before.first
-        return -a["lr"] * sign(beta1 * old + (1 - beta1) * g) - decay_apart(a) * w
+        # Whether a blend is 0 is settled by the precision of the arithmetic.
+        wide = np.float64 if a.dtype == torch.float64 else np.float32
+        old = np.zeros_like(g) if a.before.first is None else a.before.first
+        blend = beta1 * old.astype(wide) + (1 - beta1) * g.astype(wide)
+        return -a["lr"] * sign(blend) - decay_apart(a) * w
     if v is None:
         return None
     if a.kind == "RMSprop" and a["momentum"]:
@@ -280,7 +283,7 @@ def _of_gradient(a: Around, moves: Elements, told: dict[str, Said]) -> dict[str,
     in_float32 = a.group.get("fused") and torch.finfo(a.dtype).bits < 32
     if apart and not in_float32:
         weight = torch.from_numpy(w).to(a.dtype)
-        if not w.any() and apart >= 2 * torch.finfo(a.dtype).eps:
+        if not w.any() and apart >= 2 * torch.finfo(a.dtype).eps and a.dtype != torch.float16:
             return found | {"decay_unchanged": Said(0.0)}  # no weight could lose it in rounding
         found["decay_unchanged"] = share(flat(weight * (1 - apart)) == w, w != 0, THIN)
     return found

@@ -200,3 +200,16 @@ def test_float32_weights_are_the_first_treatment() -> None:
 
 def test_a_lone_sick_sample_between_healthy_ones_passes() -> None:
     assert is_clear(run([[0.0], [1.0], [0.0], [1.0], [1.0], [0.0]]))
+
+
+def in_turns(moved: float) -> Trace:
+    """Two tensors whose update is measured in turns, as in a model too large to be copied whole."""
+    sizes = np.where(np.arange(12)[:, None] % 2 == np.arange(2), moved, np.nan)
+    return run([1.0, 1.0], (TensorInfo("a", (500,)), STILL), samples=12, update_rms=sizes)
+
+
+def test_tensors_are_judged_at_the_samples_whose_turn_they_are() -> None:
+    still = examine(RULE, in_turns(0.0))
+    assert still.findings
+    # What moved went a whole spacing: rounded stochastically. Out of its turn nothing tells that.
+    assert not examine(RULE, in_turns(RATE)).findings

@@ -322,12 +322,24 @@ class Recorder:
             store = self._steps[name] = StepStore(self.capacities["step_capacity"])
         return store
 
-    def trace(self, facts: Mapping[str, Fact], events: Iterable[Event] = (), **about: Any) -> Trace:
-        """A snapshot; `about` are the further fields of `Trace`."""
+    def trace(
+        self,
+        facts: Mapping[str, Fact],
+        events: Iterable[Event] = (),
+        *,
+        only: frozenset[str] | None = None,
+        **about: Any,
+    ) -> Trace:
+        """A snapshot, of all channels or of those declared; `about` are the further fields of
+        `Trace`."""
         stores: dict[str, StepStore | TensorStore] = {**self._steps, **self._by_tensor}
         return Trace(
             facts=dict(facts),
-            series={name: store.series() for name, store in sorted(stores.items())},
+            series={
+                name: store.series()
+                for name, store in sorted(stores.items())
+                if only is None or declares(only, name)
+            },
             tensors=self._tensors,
             events=tuple(sorted(events, key=lambda event: event.step)),
             **about,

@@ -1,11 +1,13 @@
-"""Writes docs/rules/, docs/channels.md and docs/formats.md from the registries: `make docs`.
+"""Writes docs/rules/ and the pages of channels, formats and optimizers from the registries:
+`make docs`.
 
-The pages are the docstrings of rules and readers and the sentences of the channels, nothing else; a
-test compares them with what this writes. So it does with the index of the readers, by which only
-those are loaded that may claim a log.
+The pages are the docstrings of rules, readers and optimizer families and the sentences of the
+channels, nothing else; a test compares them with what this writes. So it does with the index of the
+readers, by which only those are loaded that may claim a log.
 """
 
 import argparse
+import importlib
 import json
 import re
 from collections.abc import Iterable
@@ -13,6 +15,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from optdoctor.channels import CHANNELS, Axis, Cost
+from optdoctor.optimizers import probes
+from optdoctor.optimizers.probe import Probe
 from optdoctor.readers import registry
 from optdoctor.report import formats
 from optdoctor.report.explain import kind, limit_docs
@@ -40,6 +44,7 @@ def pages() -> dict[str, str]:
     return {
         "channels.md": _channels(),
         "formats.md": _formats(),
+        "optimizers.md": _optimizers(),
         "rules/README.md": _index(RULES),
         **rules,
     }
@@ -91,6 +96,44 @@ def _formats() -> str:
         " chooses. The numbers in the samples are made up.\n\n"
     )
     return GENERATED + head + formats.as_markdown()
+
+
+def _optimizers() -> str:
+    """Every family by the docstring of its file, with the classes that it knows."""
+    head = (
+        "# Optimizers\n\nOf each of these optdoctor knows where its state holds what, and as a rule"
+        " what an update should be: `update_realized` compares it with what was made. Of any other"
+        " optimizer the updates are measured from the weights, its moments are not read, and the"
+        " report says so. `tests/test_probe_contract.py` and `tests/optimizers/` build and try"
+        " them."
+    )
+    parts = [GENERATED + head]
+    families = dict.fromkeys(probe.family for probe in probes() if probe.matches)
+    for family in families:
+        module = importlib.import_module(f"optdoctor.optimizers.{family}")
+        parts.append(f"## {family}\n\n{(module.__doc__ or '').strip()}")
+        rows = [
+            [_names(dict.fromkeys(_short(name) for name in probe.matches)), _foretold(probe)]
+            for probe in probes()
+            if probe.family == family
+        ]
+        parts.append(_table(["classes", "update foretold"], rows).rstrip())
+    return "\n\n".join(parts) + "\n"
+
+
+def _foretold(probe: Probe) -> str:
+    if probe.around is not None:
+        return "as of the optimizer inside"
+    if probe.foretell is None:
+        return f"no: {probe.unforetold}"
+    return f"in part: {probe.unforetold}" if probe.unforetold else "yes"
+
+
+def _short(name: str) -> str:
+    """ "torch.optim.AdamW" of "torch.optim.adamw.AdamW": package and class."""
+    package, _, kind = name.rpartition(".")
+    package = "torch.optim" if package.startswith("torch.optim") else package.partition(".")[0]
+    return f"{package}.{kind}"
 
 
 def index() -> str:

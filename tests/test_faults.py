@@ -21,6 +21,7 @@ import optdoctor
 from optdoctor import readers
 from optdoctor.cli import main
 from optdoctor.findings import Diagnosis, Evidence, Finding, Notice, Severity, Status, Verdict
+from optdoctor.live import incoming as live_incoming
 from optdoctor.live import run as live_run
 from optdoctor.live.collector import Collector
 from optdoctor.live.doctor import Doctor
@@ -225,7 +226,7 @@ def test_a_collector_that_breaks_ends_sampling_only(
 def test_a_schedule_that_breaks_is_told(name: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(Schedule, name, breaks(ZeroDivisionError("no time")))
     if name == "alarm":
-        monkeypatch.setattr(live_run, "Alarms", lambda: lambda row: [("odd", row["lr"])])
+        monkeypatch.setattr(live_incoming, "Alarms", lambda: lambda row: [("odd", row["lr"])])
     told_once(survives(), "ZeroDivisionError: no time")
 
 

@@ -23,6 +23,7 @@ class Options(TypedDict):
     interval: int | None
     sinks: tuple[str, ...]
     treat: tuple[str, ...]
+    full_updates: bool
 
 
 def inert(method: Method) -> Method:
@@ -53,13 +54,18 @@ class Attendant:
         treat: Iterable[str] = (),
         scaler: Any = None,
         first_step: int | None = None,
+        full_updates: bool = False,
     ) -> None:
         self.doctor: Doctor | None = None
         self.failure: Exception | None = None
         """What switched the doctor off, if anything did."""
         self._out, self._scaler, self._first_step = out, scaler, first_step
         self._options = Options(
-            overhead=overhead, interval=interval, sinks=sink_names(sinks), treat=tuple(treat)
+            overhead=overhead,
+            interval=interval,
+            sinks=sink_names(sinks),
+            treat=tuple(treat),
+            full_updates=full_updates,
         )
         # What is wrong with the arguments must be said here, not at the first step.
         check(overhead=overhead, interval=interval, treat=self._options["treat"])

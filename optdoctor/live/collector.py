@@ -17,14 +17,15 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optdoctor.live import shares, sums
-from optdoctor.live.digest import CHANNELS, Doubts, channels_of, doubts_of, settled
+from optdoctor.live.digest import CHANNELS, Doubts, channels_of, doubts_of, layers_of, settled
 from optdoctor.live.histograms import Cell, Histograms, binned
 from optdoctor.live.parts import Part, Stack, joined, of_rows, parts_of, sampled_of
+from optdoctor.live.room import Room
 from optdoctor.live.snapshot import LEAST_BYTES, Snapshot, rows_of
 from optdoctor.live.sums import Sheet
 from optdoctor.live.tensors import Tracked, local
 from optdoctor.live.transfer import Transfer
-from optdoctor.live.units import HALF, STACKED, Unit, plain, units_of
+from optdoctor.live.units import HALF, STACKED, Unit, array_of, plain, units_of
 from optdoctor.optimizers import keeps_rule, number_of, reader_of, settings_of
 from optdoctor.optimizers.elements import elements, kept, wide
 from optdoctor.optimizers.probe import Elements, Group, Number, Probe, fit
@@ -69,8 +70,9 @@ class Collector:
     ) -> None:
         self._optimizer, self._probe, self._tracked = optimizer, probe, tracked
         self._read = reader_of(optimizer)
-        self._units = units_of(tracked)
-        self._owner = {p: unit for unit in self._units for p in unit.positions}
+        """States as they were at the last look, in a hook."""
+        self._units, self._room = units_of(tracked), Room()
+        self._reads_before = bool(probe.keeps) or any(unit.dtype in HALF for unit in self._units)
         self._snapshot = Snapshot(self._units, room_bytes)
         self.rows_only = self._snapshot.rows_only
         """Positions of tensors of which the update is that of some rows."""
@@ -87,12 +89,15 @@ class Collector:
         self._early: dict[int, Tensor] = {}
         self._num_samples = 0
         self._parts: dict[int, Part] = {}
-        self._seen: list[Stack] = []
         self._whole_before: dict[int, dict[str, Tensor]] = {}
         self._rates_before: dict[int, Any] = {}
         sizes = np.array([local(p).numel() for p in tracked.parameters], np.float64)
         self._sizes = {name: sizes.copy() for name in ("weight", "update", "moment1", "moment2")}
         self._number_limits = np.full((3, len(sizes)), np.nan)
+        self._still = np.array([t.in_optimizer and not t.trainable for t in tracked.tensors], bool)
+        self._layers = layers_of([t.layer for t in tracked.tensors])
+        groups = np.array([t.group if t.in_optimizer else -1 for t in tracked.tensors], int)
+        self._in_group = [np.flatnonzero(groups == i) for i in range(len(optimizer.param_groups))]
         for unit in self._units:
             self._number_limits[2, list(unit.positions)] = torch.finfo(unit.dtype).eps
 
@@ -128,14 +133,19 @@ class Collector:
             known[list(chosen)] = row[list(chosen)]
 
     def forget(self) -> None:
-        """The update was not made."""
-        self._raw, self._raw_rows, self._early = Sheet(), {}, {}
+        """Lets go of all that belongs to one update: it was not made, or is measured."""
+        self._raw, self._raw_rows = Sheet(), {}
+        self._release()
+
+    def _release(self) -> None:
+        self._parts, self._old, self._fresh, self._early = {}, {}, set(), {}
+        self._whole_before, self._rates_before = {}, {}
+        self._snapshot.drop()
 
     @torch.no_grad()
     def before(self) -> None:
         """Keeps what the step is about to change: weights, and of moments the sampled elements."""
-        self._seen, self._parts, self._old, self._fresh = [], {}, {}, set()
-        self._whole_before, self._rates_before = {}, {}
+        self._release()
         self._snapshot.take(self._tracked.parameters)
         if self._probe.overwrites_gradient:
             self._early = {
@@ -148,19 +158,25 @@ class Collector:
                 self._rates_before[i] = self._probe.rate(
                     group := self._settings(i), self._probe.count({}, group)
                 )
+        if self._reads_before:
+            self._read = reader_of(self._optimizer)
         for unit in self._units:
             if unit.trainable:
                 self._old[unit.positions] = self._kept(unit)
 
     def histograms(self) -> Histograms:
         """Of the sampled elements of the step last measured."""
-        return binned(cell for stack in self._seen for cell in self._cells(stack))
+        parts = {id(part): part for part in self._parts.values()}
+        return binned(cell for part in parts.values() for cell in self._cells(self._stack(part)))
 
     @torch.no_grad()
     def after(self, step: int) -> list[Reading]:
-        """Measures the step just made; returns the samples that have arrived, rising in step."""
+        """Measures the step just made; returns the samples that have arrived, rising in step.
+
+        Until `forget`, gradients and states are held, for histograms.
+        """
         sheet = self._measure(self._doubts)
-        context = (step, self._rates())
+        context = (step, self._rates(sheet))
         if not self._host:
             self._transfer.send(sheet, context)
             arrived = [self._told(rows, *told) for rows, told in self._transfer.arrived()]
@@ -172,7 +188,6 @@ class Collector:
                 self._look_again(again, doubts)
                 rows = self._transfer.read(again, rows)
             arrived = [self._told(settled(rows, doubts) | self._raw_rows, *context)]
-        self._raw, self._raw_rows, self._early = Sheet(), {}, {}
         self._snapshot.drop()
         return arrived
 
@@ -192,22 +207,23 @@ class Collector:
         self._doubts = (
             Doubts() if self._host else doubts_of(rows, self._num_elements, self._limits())
         )
-        layers = [info.layer for info in self._tracked.tensors]
-        still = np.array([t.in_optimizer and not t.trainable for t in self._tracked.tensors], bool)
+        rates = np.where(np.isnan(rates), rows.get("rate", np.nan), rates)
         values, tensors = channels_of(
-            rows, self._num_elements, rates, layers, self._probe.adaptive, still
+            rows, self._num_elements, rates, self._layers, self._probe.adaptive, self._still
         )
         return Reading(step, values, tensors)
 
     def _measure(self, doubts: Doubts) -> Sheet:
         """The hot path: nothing in it reads a number."""
         sheet, self._raw = self._raw, Sheet()
-        stacks: dict[tuple[object, ...], list[Stack]] = {}
+        self._read = reader_of(self._optimizer)
+        gradients = self._gradients()
+        waiting: dict[tuple[object, ...], list[Stack]] = {}
         for unit in self._units:
             parts = parts_of(
                 unit,
                 self._tracked.parameters,
-                self._gradient,
+                gradients,
                 self._read,
                 self._probe,
                 self._settings(unit.group),
@@ -215,51 +231,60 @@ class Collector:
             )
             for part in parts:
                 self._parts |= dict.fromkeys(part.unit.positions, part)
-                stack = self._measure_part(sheet, part)
-                stacks.setdefault(stack.key, []).append(stack)
-        self._seen = [stack for several in stacks.values() for stack in joined(several)]
-        for stack in self._seen:
-            self._share(sheet, stack)
-            careful = bool(doubts.rates.intersection(stack.positions))
-            self._rate(sheet, stack, careful=careful)
-            if not self._host or self._num_samples < FOLLOWED:
-                self._follow(sheet, stack, careful=careful)
+                stack = self._stack(part, sheet)
+                if part.unit.fills:
+                    self._measure_stack(sheet, stack, doubts)
+                else:
+                    waiting.setdefault(stack.key, []).append(stack)
+                self._room.clear()  # nothing that waits lies in it
+        for several in waiting.values():
+            for stack in joined(several):
+                self._measure_stack(sheet, stack, doubts)
+                self._room.clear()
         self._num_samples += 1
         if doubts:
-            self._look_again(sheet, doubts, rates=False)
+            self._look_again(sheet, doubts)
         return sheet
 
-    def _measure_part(self, sheet: Sheet, part: Part) -> Stack:
-        unit, values = part.unit, dict[str, Any]()
-        new = unit.matrix(part.parameters)
+    def _measure_stack(self, sheet: Sheet, stack: Stack, doubts: Doubts) -> None:
+        careful = bool(doubts.rates.intersection(stack.positions))
+        self._share(sheet, stack)
+        if not self._host:
+            sheet.put_plain(array_of(stack.positions), shares.of_second(self._means(stack)))
+        self._rate(sheet, stack, careful=careful)
+        if not self._host or self._num_samples < FOLLOWED:
+            self._follow(sheet, stack, careful=careful)
+
+    def _stack(self, part: Part, sheet: Sheet | None = None) -> Stack:
+        """Its sampled elements; statistics of all elements go to the sheet, where there is one."""
+        unit, layout, values = part.unit, part.layout, dict[str, Any]()
+        positions = array_of(unit.positions)
+        room = self._room if sheet is not None and unit.fills else None
+        new = part.matrix(part.parameters, room)
         self._put(sheet, "param", unit, new)
         values["weight"] = unit.sampled(new)
         old = self._snapshot.of(part.whole)
-        if old is not None:
+        if old is not None and sheet is not None:
             self._put_update(sheet, part, new, old)
         before = self._old.get(part.whole.positions, {})
         fresh = unit.positions[0] in self._fresh
         values |= {n: part.of_whole(m) for n, m in before.items() if n == "old" or not fresh}
         if part.gradients:
-            gradient = unit.matrix(part.gradients)
+            gradient = part.matrix(part.gradients, room)
             self._put(sheet, "grad", unit, gradient, extremes=True)
             values["gradient"] = unit.sampled(gradient)
-        moments = {"first": part.layout.first, "second": part.layout.second}
+        moments = {"first": layout.first, "second": layout.second}
         for (name, moment), channel in zip(moments.items(), ("moment1", "moment2"), strict=True):
-            if (matrix := part.mean(moment)) is None or moment is None:
+            if (matrix := part.mean(moment, room)) is None or moment is None:
                 continue
-            self._sizes[channel][list(unit.positions)] = matrix.shape[1]
+            self._sizes[channel][positions] = matrix.shape[1]
             self._put(sheet, channel, unit, matrix, extremes=name == "second")
             values[name] = sampled_of(unit, matrix, moment.aligned)
-        return self._stack(part, values)
-
-    def _stack(self, part: Part, values: dict[str, Any]) -> Stack:
-        unit, layout = part.unit, part.layout
         if layout.divisor is not None and (matrix := part.mean(layout.divisor)) is not None:
             values["divisor"] = sampled_of(unit, matrix, layout.divisor.aligned)
         elif layout.divisor is None and "second" in values:
             values["divisor"] = values["second"]
-        if part.states and (count := part.count(self._probe)) is not None:
+        if part.states and (count := part.count(self._probe, known=self._host)) is not None:
             values["count"] = count
         if self._foretells and self._probe.scope == "element":
             for name in self._probe.reads:
@@ -270,29 +295,31 @@ class Collector:
                     values[f"state {name}"] = sampled_of(unit, matrix, moment.aligned)
         stored = values["second"].dtype if "second" in values else unit.dtype
         limits = torch.finfo(stored)
-        self._number_limits[:2, list(unit.positions)] = [[limits.tiny], [limits.max / 2]]
+        self._number_limits[0, positions] = limits.tiny
+        self._number_limits[1, positions] = limits.max / 2
         return Stack(unit.positions, values, part, stored)
 
     def _put(
-        self, sheet: Sheet, of: str, unit: Unit, matrix: Tensor, *, extremes: bool = False
+        self, sheet: Sheet | None, of: str, unit: Unit, matrix: Tensor, *, extremes: bool = False
     ) -> None:
-        positions = np.array(unit.positions)
+        positions = array_of(unit.positions)
+        if sheet is None:
+            return
         if matrix.shape[1] <= STACKED:
             sheet.put_all(of, positions, sums.rows(matrix, extremes=extremes))
             return
-        for i, position in enumerate(positions):
-            column = sums.pieces(matrix[i], extremes=extremes)
-            sheet.put_all(of, np.full(column["squares"].numel(), position), column)
+        for i in range(len(positions)):
+            column = sums.pieces(matrix[i], self._room, extremes=extremes)
+            sheet.put_all(of, positions[i : i + 1], column)
 
     def _put_update(self, sheet: Sheet, part: Part, new: Tensor, old: Tensor) -> None:
-        unit, positions = part.unit, np.array(part.unit.positions)
+        unit, positions = part.unit, array_of(part.unit.positions)
         if unit.stacked:
-            matrix = wide(new) - wide(part.of_whole(old))
-            sheet.put_all("update", positions, sums.rows(matrix, extremes=False))
+            sheet.put_all("update", positions, sums.changes(new, part.of_whole(old), self._room))
         else:
             here = rows_of(plain(part.parameters[0]), self._snapshot.stride(part.whole))
-            column = sums.differences(here.reshape(-1), old.reshape(-1))
-            sheet.put_all("update", np.full(column["squares"].numel(), positions[0]), column)
+            column = sums.differences(here.reshape(-1), old.reshape(-1), self._room)
+            sheet.put_all("update", positions, column)
             self._sizes["update"][positions] = here.numel()
         if self._foretells and self._probe.scope == "tensor":
             self._follow_whole(sheet, part, old)
@@ -331,19 +358,18 @@ class Collector:
             )
 
     def _share(self, sheet: Sheet, stack: Stack) -> None:
-        """Shares of the sampled elements of a stack."""
-        values, positions = stack.values, np.array(stack.positions)
-        if not self._host:  # where numbers are read at once, extremes say who needs this
-            sheet.put_plain(positions, shares.of_second(self._means(stack)))
+        """Shares of the sampled elements of a stack that are what they were."""
+        values, positions = stack.values, array_of(stack.positions)
         new, old, gradient = (values.get(n) for n in ("weight", "old", "gradient"))
         if new is None or old is None or gradient is None:
             return
-        moving = shares.differs(gradient, 0)
+        moving = shares.differs(gradient, 0, self._room)
         num_moving = moving.sum(1)
-        share = shares.unchanged(moving, num_moving, new, old)
+        share = shares.unchanged(moving, num_moving, new, old, self._room)
         sheet.put("update_unchanged", positions, share)
         if (second_old := values.get("second_old")) is not None and "second" in values:
-            share = shares.unchanged(moving, num_moving, values["second"], second_old)
+            second = values["second"]
+            share = shares.unchanged(moving, num_moving, second, second_old, self._room)
             sheet.put("moment2_unchanged", positions, share)
         group = stack.part.group
         if not self._probe.knows(group):
@@ -355,14 +381,14 @@ class Collector:
         may_round = isinstance(apart, Tensor) or 0 < abs(apart) < least
         if not in_float32 and (isinstance(apart, Tensor) or apart):
             if not may_round:
-                sheet.put("decay_unchanged", positions, torch.zeros(len(positions)))
+                sheet.put("decay_unchanged", positions, old.new_zeros(len(positions)))
                 return
             share = shares.decay_unchanged(shares.thin(old), apart)
             sheet.put("decay_unchanged", positions, share)
 
     def _rate(self, sheet: Sheet, stack: Stack, *, careful: bool) -> None:
         """Means over the sampled elements of a stack, which one odd element spoils."""
-        positions, means = np.array(stack.positions), self._means(stack)
+        positions, means = array_of(stack.positions), self._means(stack)
         sheet.put_plain(positions, shares.of_rates(means, careful=careful))
         if (line := shares.line(means)) is not None:
             own = stack.part.layout.divisor is None
@@ -376,7 +402,7 @@ class Collector:
             return
         moved = wide(shares.thin(stack.values["weight"])) - around.weight
         share = shares.realized(moved, self._probe.foretell(around), careful=careful)
-        sheet.put("update_realized", np.array(stack.positions), share)
+        sheet.put("update_realized", array_of(stack.positions), share)
 
     def _means(self, stack: Stack) -> shares.Means:
         values, group, count = stack.values, stack.part.group, stack.values.get("count")
@@ -411,7 +437,10 @@ class Collector:
             return None
         if any(needed) and not all(needed):
             return None
-        count = float("nan") if count is None else count
+        named = layout if stack.part.states else self._probe.layout({}, group)
+        means = {"first": named.first, "second": named.second, "divisor": named.divisor}
+        if any(moment is not None and name not in values for name, moment in means.items()):
+            return None
 
         def thin(value: Any) -> Any:
             two = isinstance(value, Tensor) and value.dim() == 2
@@ -443,25 +472,29 @@ class Collector:
             c2=fit(c2, weight),
         )
 
-    def _look_again(self, sheet: Sheet, doubts: Doubts, *, rates: bool = True) -> None:
+    def _look_again(self, sheet: Sheet, doubts: Doubts) -> None:
         """With care, at what the numbers left open."""
         for of, several in doubts.sums.items():
             for i in several:
                 if (tensor := self._whole(of, i)) is not None:
                     sheet.put_all(of, np.array([i]), sums.careful(tensor))
-        for stack in self._seen:
-            odd = doubts.counts.intersection(stack.positions)
-            if odd and self._host:
-                sheet.put_plain(np.array(stack.positions), shares.of_second(self._means(stack)))
-            for i in odd:
-                large = self._sizes["moment2"][i] > SAMPLED
-                if large and (means := self._whole_means(self._parts[i], i)) is not None:
-                    sheet.put_plain(np.array([i]), shares.of_second(means))
-            spoilt = rates and not doubts.rates.isdisjoint(stack.positions)
-            if spoilt:
-                self._rate(sheet, stack, careful=True)
-            if self._host and (spoilt or not doubts.rounding.isdisjoint(stack.positions)):
-                self._follow(sheet, stack, careful=True)
+        if self._host:
+            odd = doubts.counts | doubts.rates | doubts.rounding
+            for part in {id(self._parts[i]): self._parts[i] for i in odd}.values():
+                self._look_again_at(sheet, self._stack(part.some(odd)), doubts)
+        for i in doubts.counts:
+            large = i in self._parts and self._sizes["moment2"][i] > SAMPLED
+            if large and (means := self._whole_means(self._parts[i], i)) is not None:
+                sheet.put_plain(np.array([i]), shares.of_second(means))
+
+    def _look_again_at(self, sheet: Sheet, stack: Stack, doubts: Doubts) -> None:
+        if not doubts.counts.isdisjoint(stack.positions):
+            sheet.put_plain(array_of(stack.positions), shares.of_second(self._means(stack)))
+        spoilt = not doubts.rates.isdisjoint(stack.positions)
+        if spoilt:
+            self._rate(sheet, stack, careful=True)
+        if spoilt or not doubts.rounding.isdisjoint(stack.positions):
+            self._follow(sheet, stack, careful=True)
 
     def _whole(self, of: str, position: int) -> Tensor | None:
         """The whole tensor of a quantity."""
@@ -561,6 +594,13 @@ class Collector:
     def _settings(self, group: int) -> Group:
         return settings_of(self._optimizer, self._optimizer.param_groups[group])
 
+    def _gradients(self) -> list[Tensor | None]:
+        """[P]: those that the step consumed."""
+        found = [p.grad for p in self._tracked.parameters]
+        for i, grad in self._early.items():
+            found[i] = grad
+        return [grad if grad is not None and grad.numel() else None for grad in found]
+
     def _gradient(self, position: int) -> Tensor | None:
         grad = self._early.get(position, self._tracked.parameters[position].grad)
         return grad if grad is not None and grad.numel() else None
@@ -570,12 +610,17 @@ class Collector:
         assert grad is not None
         return grad
 
-    def _rates(self) -> NDArray[np.float64]:
-        """[P]: the rate of each tensor, read where that waits for nobody."""
-        rates = [number_of(self.rate(i)) for i in range(len(self._optimizer.param_groups))]
-        return np.array(
-            [rates[t.group] if t.in_optimizer else np.nan for t in self._tracked.tensors]
-        )
+    def _rates(self, sheet: Sheet) -> NDArray[np.float64]:
+        """[P]: the rate of each tensor; one that is a tensor goes with the sheet."""
+        rates = np.full(len(self._tracked.tensors), np.nan)
+        for group, positions in enumerate(self._in_group):
+            rate = self.rate(group)
+            if isinstance(rate, Tensor) and rate.numel() == 1:
+                rate = plain(rate).detach().reshape(1).double()
+                sheet.put("rate", positions, rate.expand(len(positions)))
+            else:
+                rates[positions] = number_of(rate)
+        return rates
 
     def _num_elements(self, of: str) -> NDArray[np.float64]:
         """[P]: elements that a sum goes over."""

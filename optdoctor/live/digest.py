@@ -120,7 +120,7 @@ def channels_of(
     rows: Table,
     sizes: Sizes,
     rates: Row,
-    layers: Sequence[str],
+    layers: NDArray[np.int64],
     adaptive: bool,
     still: NDArray[np.bool_],
 ) -> tuple[dict[str, float], dict[str, NDArray[np.float32]]]:
@@ -176,16 +176,22 @@ def _rms(rows: Table, of: str, num_elements: Row) -> tuple[Row, Row]:
     return np.sqrt(squares / (num_elements - bad)), bad
 
 
-def _norms(squares: Row, measured: NDArray[np.bool_], layers: Sequence[str]) -> dict[str, float]:
+def layers_of(names: Sequence[str]) -> NDArray[np.int64]:
+    """[P]: numbers in place of the names of layers, -1 of a tensor that is in none."""
+    known = {name: i for i, name in enumerate(dict.fromkeys(name for name in names if name))}
+    return np.array([known.get(name, -1) for name in names], np.int64)
+
+
+def _norms(
+    squares: Row, measured: NDArray[np.bool_], layers: NDArray[np.int64]
+) -> dict[str, float]:
     """The global norm, and how unevenly layers share it."""
     if not measured.any():
         return {}
     values = {"grad_norm_used": float(np.sqrt(squares[measured].sum()))}
-    by_layer: dict[str, float] = {}
-    for layer, square, has in zip(layers, squares, measured, strict=True):
-        if layer and has:
-            by_layer[layer] = by_layer.get(layer, 0.0) + float(square)
-    norms = np.sqrt(list(by_layer.values()))
+    counted = measured & (layers >= 0)
+    _, places = np.unique(layers[counted], return_inverse=True)
+    norms = np.sqrt(np.bincount(places, squares[counted]))
     if len(norms) > 1 and norms.mean() > 0:
         values["grad_norm_spread"] = float(norms.std() / norms.mean())
     return values

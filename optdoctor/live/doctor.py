@@ -122,6 +122,7 @@ def watch(
     treat: Iterable[str] = (),
     scaler: Any = None,
     first_step: int | None = None,
+    full_updates: bool = False,
 ) -> Doctor:
     """Watches a training from now until `close()`.
 
@@ -137,6 +138,9 @@ def watch(
         treat: treatments to apply while training; none exists yet.
         scaler: the GradScaler, so that updates it skips are counted.
         first_step: number of the next update; None follows the optimizer's state, else the record.
+        full_updates: measure the update of every weight at every sample, which takes a copy of all
+            weights. Else copies take an eighth of them, or 64 MiB where that is more, so that in a
+            large model tensors take turns.
 
     Raises:
         TypeError: `optimizer` holds no torch optimizer.
@@ -154,6 +158,7 @@ def watch(
         treat=treat,
         scaler=scaler,
         first_step=first_step,
+        full_updates=full_updates,
         facts={"framework": "torch", "step_source": "logged"},
     )
 
@@ -169,6 +174,7 @@ def start(
     treat: Iterable[str],
     scaler: Any = None,
     first_step: int | None = None,
+    full_updates: bool = False,
     facts: Mapping[str, Fact],
     writers: Mapping[str, Any] = MappingProxyType({}),
 ) -> Doctor:
@@ -205,6 +211,7 @@ def start(
                 settings=settings,
                 facts=facts,
                 first_step=first_step,
+                full_updates=full_updates,
             )
         )
     undoing = [beware(runs)]

@@ -27,6 +27,10 @@ class Examiner:
 
     def __init__(self, rules: Collection[Rule], free_s: float = FREE_S) -> None:
         self._rules = {rule.name: rule for rule in rules}
+        self._mechanisms = [rule for rule in rules if rule.mechanism and not rule.static]
+        several = [need for rule in self._mechanisms for need in (*rule.needs, *rule.uses)]
+        self.looks_at = frozenset(name for need in several for name in need.split("|"))
+        """Channels that the look at each sample needs."""
         self._exams: dict[str, int] = {}
         self._since: dict[str, int] = {}
         """The step of the first of the examinations in a row that found a rule."""
@@ -60,8 +64,7 @@ class Examiner:
         """Whether a mechanism rule finds what was not told yet: the cheap look at each sample."""
         return any(
             self._is_news(finding)
-            for rule in self._rules.values()
-            if rule.mechanism and not rule.static
+            for rule in self._mechanisms
             for finding in examine(rule, trace).findings
         )
 

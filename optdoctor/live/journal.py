@@ -143,9 +143,9 @@ class Journal:
         self._describe()
         self._writer = None
 
-    def trace(self) -> Trace:
-        """A snapshot."""
-        return self._recorder.trace(self.facts, settled(self.events))
+    def trace(self, only: frozenset[str] | None = None) -> Trace:
+        """A snapshot, of all channels or of those declared."""
+        return self._recorder.trace(self.facts, settled(self.events), only=only)
 
     def _begin(self, first_step: int) -> None:
         self._write(lambda writer: writer.begin(first_step, self._columns, self._tensor_channels))

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optdoctor.live.units import CHUNK, Unit, chosen, plain
+from optdoctor.live.room import Room
+from optdoctor.live.units import BLOCK, Unit, chosen, plain
 from optdoctor.optimizers.elements import wide
 from optdoctor.optimizers.probe import Form, Group, Layout, Moment, Number, Probe, State
 from optdoctor.trace import SAMPLED
@@ -36,12 +37,36 @@ class Part:
         """Its rows of a matrix of the whole unit."""
         return matrix if self.rows is None else matrix[list(self.rows)]
 
-    def mean(self, moment: Moment | None) -> Tensor | None:
+    def some(self, positions: Collection[int]) -> "Part":
+        """Those of its members that are at these positions."""
+        rows = [row for row, i in enumerate(self.unit.positions) if i in positions]
+        if len(rows) == len(self.unit.positions):
+            return self
+        return replace(
+            self,
+            unit=of_rows(self.unit, rows),
+            rows=tuple(rows if self.rows is None else [self.rows[row] for row in rows]),
+            parameters=[self.parameters[row] for row in rows],
+            gradients=[self.gradients[row] for row in rows] if self.gradients else [],
+            states=[self.states[row] for row in rows] if self.states else [],
+        )
+
+    def matrix(self, tensors: Sequence[Tensor], room: Room | None = None) -> Tensor:
+        """[S, K] of one tensor of each member."""
+        into = None
+        if room is not None and len(tensors) > 1:
+            into = room.empty(len(tensors) * self.unit.num_elements, tensors[0].dtype)
+        return self.unit.matrix(tensors, into)
+
+    def mean(self, moment: Moment | None, room: Room | None = None) -> Tensor | None:
         """[S, K] of one moment; None where it is missing or is no moment."""
         if moment is None or not self.states:
             return None
         try:
-            matrix = self.unit.matrix([moment.read(state, self.group) for state in self.states])
+            if moment.decode is None:
+                matrix = self.matrix([state[moment.key] for state in self.states], room)
+            else:
+                matrix = self.matrix([moment.read(s, self.group) for s in self.states], room)
         except (KeyError, TypeError, RuntimeError, AttributeError):
             return None  # not there, of several shapes, or no tensor
         size = matrix.shape[1]
@@ -63,13 +88,18 @@ class Part:
             return torch.stack([v.reshape(1) for v in several]).to(device, non_blocking=True)
         return several[0] if len(several) == 1 else None
 
-    def count(self, probe: Probe) -> Number | None:
-        """Updates that the states have seen: a number where all agree, else [S, 1] float64."""
+    def count(self, probe: Probe, *, known: bool = False) -> Number | None:
+        """Updates that the states have seen: [S, 1] float64, or a number where all agree and that
+        is `known` without waiting."""
         counts = [probe.count(state, self.group) for state in self.states]
         if not counts or any(count is None for count in counts):
             return None
         if isinstance(counts[0], Tensor):
             stacked = self.unit.matrix(counts)
+            if known and stacked.device.type == "cpu":
+                low, high = stacked.aminmax()
+                if low == high:
+                    return low.item()
             return stacked.double().view(-1, 1).to(self.unit.device, non_blocking=True)
         if not all(isinstance(count, int | float) for count in counts):
             return None
@@ -81,34 +111,37 @@ class Part:
 def parts_of(
     unit: Unit,
     parameters: Sequence[Tensor],
-    gradient: Callable[[int], Tensor | None],
+    gradients: Sequence[Tensor | None],
     read: Read,
     probe: Probe,
     group: Group,
     fresh: Collection[int] = (),
 ) -> list[Part]:
     """The unit itself, as a rule; in parts where some members have no gradient or no state, or had
-    none before (`fresh`)."""
+    none before (`fresh`). `parameters`, `gradients` [P]."""
     members = [parameters[i] for i in unit.positions]
-    gradients = [gradient(i) for i in unit.positions]
     states = [read(p) for p in members]
+    given = [grad for i in unit.positions if (grad := gradients[i]) is not None]
+    if len(given) == len(members) and all(states) and not fresh:
+        layout = probe.layout(states[0], group)
+        return [Part(unit, None, unit, members, given, states, group, layout)]
     has = [
-        (grad is not None, bool(state), i in fresh)
-        for grad, state, i in zip(gradients, states, unit.positions, strict=True)
+        (gradients[i] is not None, bool(state), i in fresh)
+        for i, state in zip(unit.positions, states, strict=True)
     ]
     kinds = dict.fromkeys(has)
     found = []
     for kind in kinds:
         whole = len(kinds) == 1
         rows = range(len(members)) if whole else [i for i, one in enumerate(has) if one == kind]
-        has_gradient, has_state, _ = kind
+        _, has_state, _ = kind
         found.append(
             Part(
                 unit if whole else of_rows(unit, rows),
                 None if whole else tuple(rows),
                 unit,
                 [members[i] for i in rows],
-                [g for i in rows if (g := gradients[i]) is not None] if has_gradient else [],
+                [g for i in rows if (g := gradients[unit.positions[i]]) is not None],
                 [states[i] for i in rows] if has_state else [],
                 group,
                 probe.layout(states[rows[0]], group) if has_state else Layout(),
@@ -166,7 +199,8 @@ class Stack:
             for name, value in self.values.items()
         )
         unit = self.part.unit
-        return (unit.device, unit.dtype, unit.group, self.form, self.stored, tuple(widths))
+        kind = (unit.device, unit.dtype, unit.group)
+        return (*kind, self.form, self.stored, tuple(widths))
 
 
 def joined(stacks: Sequence[Stack]) -> list[Stack]:
@@ -177,7 +211,7 @@ def joined(stacks: Sequence[Stack]) -> list[Stack]:
         size = stack.values["weight"].numel()
         if not found or size > room:
             found.append([])
-            room = CHUNK if stack.part.unit.device.type == "cpu" else 1 << 62
+            room = BLOCK if stack.part.unit.device.type == "cpu" else 1 << 62
         found[-1].append(stack)
         room -= size
     return [some[0] if len(some) == 1 else _one(some) for some in found]
@@ -190,7 +224,7 @@ def _one(stacks: Sequence[Stack]) -> Stack:
         name: _joined([stack.values[name] for stack in stacks], lengths)
         for name in stacks[0].values
     }
-    return Stack(positions, values, stacks[0].part, stacks[0].stored)
+    return replace(stacks[0], positions=positions, values=values)
 
 
 def _joined(values: Sequence[Any], lengths: Sequence[int]) -> Any:

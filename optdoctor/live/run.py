@@ -8,34 +8,36 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from optdoctor.findings import Diagnosis
 from optdoctor.live import clip_tap
-from optdoctor.live.alarm import Alarms
 from optdoctor.live.announce import announced_in
 from optdoctor.live.changes import Changes
 from optdoctor.live.collector import TENSOR_CHANNELS, Collector, Reading
 from optdoctor.live.examiner import Examiner
 from optdoctor.live.guard import Guard
+from optdoctor.live.incoming import SKIPPED, Incoming, Odd
 from optdoctor.live.journal import Journal
 from optdoctor.live.outlets import Outlets
-from optdoctor.live.rows import Crossing, Row, Rows, on_device
+from optdoctor.live.rows import Row, Rows
 from optdoctor.live.schedule import Schedule
 from optdoctor.live.sentinel import FirstBad, Sentinel, is_host
+from optdoctor.live.snapshot import LEAST_BYTES
 from optdoctor.live.tensors import (
     facts_of,
     lazy,
     main_group,
+    moment_facts,
     steps_in_state,
     track,
     weights_nonfinite,
 )
 from optdoctor.live.untraced import num_steps_at_work, untraced
-from optdoctor.optimizers import innermost, layers, number_of, probe_of
+from optdoctor.optimizers import innermost, keeps_rule, layers, number_of, probe_of
 from optdoctor.readers.run_record import FINDINGS, json_rows
 from optdoctor.reading.log import MAX_METRICS
 from optdoctor.rules import RULES
@@ -43,21 +45,22 @@ from optdoctor.settings import Settings
 from optdoctor.sinks import Histogram, Sample, Sink, report_page
 from optdoctor.trace import Event, EventKind, Fact, Trace
 
-DRAIN = 256
-"""Rows that may wait for one transfer from their device and one entry in the record."""
-WAIT_S = 1.0
-"""How long they may where no device is waited for."""
 MAX_EVENTS = 100
 """Events of one kind that are written down where a kind may come at every update."""
 BOUNDED: frozenset[EventKind] = frozenset({"alarm", "step-skipped"})
-FIRST_BAD, SKIPPED = "first_nonfinite_step", "step_skipped"
+FIRST_BAD = "first_nonfinite_step"
 NOT_MADE = "the update was not made"
 PROMPT = 10
 """Alarms that are examined whatever the bill."""
 
-
-Odd: TypeAlias = tuple[int, str, float]
-"""A step, what is odd about it, the number."""
+UNKNOWN = (
+    "optdoctor does not know the optimizer {}: its updates are measured from the weights, its"
+    " moments are not read"
+)
+OWN_STEP = (
+    "{} has a step of its own: its moments are read as those of {}, what its updates should be is"
+    " not known"
+)
 
 
 class Run:
@@ -74,38 +77,31 @@ class Run:
         settings: Settings,
         facts: Mapping[str, Fact],
         first_step: int | None,
+        full_updates: bool = False,
     ) -> None:
         self.optimizer: Optimizer = innermost(optimizer)
         self._model, self._facts, self.out = model, dict(facts), out
-        self._probe = probe_of(self.optimizer)
+        self._probe, self._full_updates = probe_of(self.optimizer), full_updates
         self._schedule = schedule
         self._examiner = Examiner(settings.chosen(RULES), schedule.floor_s / 2)
         self._guard = Guard(schedule, self._fail)
         self._started = time.perf_counter()
         self._final_cost: str | None = None
         self._closed = self._due = self._skips = self._live = False
+        self._moments_told = False
+        """Whether the facts are told that the first sample of these tensors shows."""
         self._depth = 0
         """Steps of this optimizer's classes that are at work, one within the other."""
         self._mark: Tensor | None = None
         """Above 0 if the update being made is not made; on a device, where it is not read."""
-        self._marked: set[int] = set()
-        """Waiting updates that have such a mark in their row."""
-        self._unmade: set[int] = set()
-        """Of updates with a mark, those that were not made."""
         self._process = os.getpid()
         self._failed: set[str] = set()
         self._outlets = Outlets(sinks, self._guard, self._failed, schedule)
         self._num_events: Counter[EventKind] = Counter()
         self._metrics: set[str] = set()
         self._full = False
-        self._alarms = Alarms()
-        self._waiting: list[Row] = []
-        self._crossing = Crossing()
-        self._num_known = 0
-        """Of those, how many numbers are known, and were looked at."""
-        self._wait_there = False
-        """Whether some of them wait on a device."""
-        self._drained = self._started
+        self._made: float | None = None
+        """When the last update was made."""
         self._collector: Collector | None = None
         self._sentinel: Sentinel | None = None
         self._changes: Changes | None = None
@@ -118,6 +114,7 @@ class Run:
         """Of the samples that are on their way."""
         self._rows, self._first_step = Rows(0), 1
         self.journal = Journal(out, (*TENSOR_CHANNELS, FIRST_BAD))
+        self._incoming = Incoming(self.journal, self._outlets, self._not_made)
         self._handles: list[Any] = []
         self.counts_skips = False
         """Whether every update that a scaler skips is made known by `skip`."""
@@ -148,10 +145,13 @@ class Run:
     @property
     def trace(self) -> Trace:
         """All that is known now."""
-        if self._waiting and not self._wait_there:
+        return self._known(None)
+
+    def _known(self, only: frozenset[str] | None) -> Trace:
+        if self._incoming.can_be_told:
             with self._guard("step"):
                 self._take([], now=True)
-        return self.journal.trace()
+        return self.journal.trace(only)
 
     @property
     def diagnosis(self) -> Diagnosis:
@@ -163,7 +163,10 @@ class Run:
         """The true cost, in words."""
         if self._final_cost is not None:
             return self._final_cost
-        return self._schedule.account(self.step - self._first_step + 1, self._elapsed)
+        told = self._schedule.account(self.step - self._first_step + 1, self._elapsed)
+        if self._collector is None or not self._collector.snapshot_bytes:
+            return told
+        return f"{told}, {self._collector.snapshot_bytes / 2**20:.3g} MiB for copies of weights"
 
     @property
     def logging(self) -> Guard:
@@ -367,6 +370,12 @@ class Run:
                 self._examiner.announced = announced_in(json_rows(self.out / FINDINGS))
         kind: EventKind = "resume" if resumed else "start"
         self.journal.event(Event(first_step, kind, f"training begins at step {first_step}"))
+        if not self._probe.matches:
+            name = type(self.optimizer).__name__
+            self.journal.event(Event(first_step, "gap", UNKNOWN.format(name)))
+        elif not keeps_rule(self.optimizer):
+            name = type(self.optimizer).__name__
+            self.journal.event(Event(first_step, "gap", OWN_STEP.format(name, self._probe.family)))
         self._notice_lost_record()
         self._examine()
 
@@ -383,7 +392,8 @@ class Run:
         self._tell_late_samples()
         tracked = track(self._model, self.optimizer, self._probe)
         facts = facts_of(self.optimizer, self._probe, tracked.tensors) | self._facts
-        collector = Collector(self.optimizer, self._probe, tracked)
+        room_bytes = None if self._full_updates else LEAST_BYTES
+        collector = Collector(self.optimizer, self._probe, tracked, room_bytes)
         tensors = tuple(
             replace(info, update_sampled=i in collector.rows_only)
             for i, info in enumerate(tracked.tensors)
@@ -402,6 +412,7 @@ class Run:
             )
             self.journal.learn(facts)
             self._schedule.changed()
+        self._moments_told = False
         self._tracked, self._main_group = tracked, main_group(tracked.tensors)
         self._changes = Changes(self._model, self.optimizer, self._probe, tracked, self._changes)
         self._collector = collector
@@ -450,12 +461,17 @@ class Run:
             if self._mark is None:
                 for reading in readings:
                     values |= reading.values if reading.step == step else {}
-            odd = self._accept(self._rows.update(values), now=self._due)
+            odd = self._incoming.add(self._rows.update(values), now=self._due)
+            self._notice_lost_record()
             sampled = self._tell_samples(readings)
             self._sound_all(odd)
             how = self._changes.seen_in_state(optimizer) if readings and self._changes else ""
             if how:
                 self._retrack(quietly=how == "new")
+            if readings and not self._moments_told:
+                self._moments_told = True
+                told = moment_facts(self.optimizer, self._probe, self._tracked)
+                self.journal.learn(told | self._facts)
         paid = False
         if self._examiner.due(self.step):
             with self._guard("bill"):
@@ -465,7 +481,7 @@ class Run:
         if not sampled and not paid:
             return
         with self._guard("examination"):
-            if paid or self._examiner.sees_news(self.trace):
+            if paid or self._examiner.sees_news(self._known(self._examiner.looks_at)):
                 self._examine()
 
     def _measured(self, step: int) -> list[Reading]:
@@ -479,6 +495,7 @@ class Run:
             readings = self._collector.after(step)
             if self._outlets.want_sample():
                 self._histograms[step] = self._outlets.histograms(self._collector.histograms)
+            self._collector.forget()
         return readings
 
     def _tell_samples(self, readings: Iterable[Reading]) -> bool:
@@ -508,9 +525,7 @@ class Run:
         """Of a sample that has arrived: whether its update was not made. The mark has come too."""
         if step == self.step and self._mark is not None:
             return number_of(self._mark) > 0
-        if step in self._marked:
-            self._take([], now=True, wait=True)
-        return step in self._unmade
+        return self._incoming.was_skipped(step)
 
     def _is_skipped(self, optimizer: Optimizer) -> bool:
         """Whether the update is one that will not be made, as far as that can be known now.
@@ -528,11 +543,15 @@ class Run:
     def _seen(self, optimizer: Optimizer) -> dict[str, float | Tensor]:
         """What every update tells."""
         values: dict[str, float | Tensor] = {}
+        now, last = time.perf_counter(), self._made
+        self._made = now
         if self._sentinel is not None:
             try:
                 values = self._sentinel.commit(self.step + 1, self._mark)
             except Exception as error:
                 self._fail("tap", error)
+        if last is not None:
+            values["step_time_s"] = now - last
         rate = optimizer.param_groups[self._main_group].get("lr")
         if isinstance(rate, Tensor) and not is_host(rate.device):
             values["lr"] = rate.detach().reshape(()).clone()  # schedules change it in place
@@ -540,62 +559,21 @@ class Run:
             values["lr"] = rate if type(rate) is float else number_of(rate)
         if self._mark is not None:
             values[SKIPPED] = self._mark
-            self._marked.add(self.step + 1)
+            self._incoming.mark(self.step + 1)
         return values
 
-    def _learn_skips(self, rows: Iterable[tuple[int, dict[str, float]]]) -> None:
-        """Of updates that had a mark on their device, these were not made."""
-        for step, values in rows:
-            if step not in self._marked or SKIPPED not in values:
-                continue
-            self._marked.discard(step)
-            if not values.pop(SKIPPED):
-                continue
-            for name in ("grad_norm", "grad_norm_used", "lr"):
-                values.pop(name, None)
-            values[SKIPPED] = 1.0
-            self._unmade.add(step)
-            self._note(Event(step, "step-skipped", NOT_MADE))
-            self._schedule.alarm()
-
     def _take(self, rows: list[Row], *, now: bool = False, wait: bool = False) -> None:
-        self._sound_all(self._accept(rows, now=now, wait=wait))
+        self._sound_all(self._incoming.add(rows, now=now, wait=wait))
+        self._notice_lost_record()
 
-    def _accept(self, rows: list[Row], *, now: bool, wait: bool = False) -> list[Odd]:
-        """Lets rows wait for one transfer and one entry; what is odd in those that are known."""
-        self._waiting += rows
-        self._wait_there = self._wait_there or on_device(rows)
-        odd: list[Odd] = []
-        if not self._wait_there:
-            odd, self._num_known = self._odd(rows), self._num_known + len(rows)
-            now = now or bool(odd) or time.perf_counter() - self._drained > WAIT_S
-        if now or len(self._waiting) >= DRAIN:
-            self._send()
-        return odd + self._arrived(wait=wait) if self._crossing else odd
+    def _not_made(self, step: int) -> None:
+        """Of an update that had a mark on its device."""
+        self._note(Event(step, "step-skipped", NOT_MADE))
+        self._schedule.alarm()
 
     def _sound_all(self, odd: list[Odd]) -> None:
         for step, what, value in odd:
             self._sound(step, what, value)
-
-    def _odd(self, rows: Iterable[Any]) -> list[Odd]:
-        """What the alarms find in rows of numbers, each looked at once."""
-        return [(step, *odd) for step, values in rows for odd in self._alarms(values)]
-
-    def _send(self) -> None:
-        self._crossing.send(self._waiting, self._num_known)
-        self._waiting, self._num_known, self._wait_there = [], 0, False
-        self._drained = time.perf_counter()
-
-    def _arrived(self, *, wait: bool) -> list[Odd]:
-        """Writes down the rows whose numbers are here; what is odd in those not looked at yet."""
-        odd: list[Odd] = []
-        for rows, num_known in self._crossing.arrived(wait=wait):
-            self._learn_skips(rows)
-            odd += self._odd(rows[num_known:])
-            for step, values in self.journal.rows(rows):
-                self._outlets.row(step, values)
-        self._notice_lost_record()
-        return odd
 
     def _sound(self, step: int, odd: str, value: float) -> None:
         fresh = self._schedule.alarm()

@@ -42,6 +42,8 @@ class Schedule:
     """What a sample may be expected to cost: what the last one did."""
     _next_look_s: float = 0.0
     """The same of an examination."""
+    _looks_s: float = 0.0
+    """What examinations have cost of the work."""
     _before_sample_s: float = 0.0
     _last: int = 0
     _burst: int = 0
@@ -94,8 +96,11 @@ class Schedule:
         return True
 
     def may_spend(self, elapsed_s: float) -> bool:
-        """Whether the bill has room for an examination that can wait: half of it is for samples."""
-        return self.work_s + self._next_look_s <= self._allowed(elapsed_s) / 2
+        """Whether the bill has room for an examination that can wait: half of it is for samples,
+        which for their part leave room for one examination."""
+        allowed = self._allowed(elapsed_s)
+        mine = self._looks_s + self._next_look_s <= allowed / 2
+        return mine and self.work_s + self._next_look_s <= allowed
 
     def may_hurry(self, elapsed_s: float) -> bool:
         """Whether it has room for one that should not wait.
@@ -115,6 +120,7 @@ class Schedule:
     def looked(self, seconds: float) -> None:
         """Takes what an examination has cost, which was billed already."""
         self._next_look_s = seconds
+        self._looks_s += seconds
 
     def alarm(self) -> bool:
         """Asks for the next updates to be sampled; False if a burst was had lately."""
@@ -147,8 +153,10 @@ class Schedule:
         if self._age <= YOUNG:
             # Of the time of its first half: it comes of age with a bill of half that share.
             half = min(1.0, YOUNG / 2 / self._age)
-            allowed = max(YOUNG_SHARE * self.part * half * elapsed_s, allowed)
-        return self.work_s + self._next_sample_s <= allowed
+            young = YOUNG_SHARE * self.part * half * elapsed_s
+            if self.work_s + self._next_sample_s <= young:
+                return True
+        return self.work_s + self._next_sample_s + self._next_look_s <= allowed
 
     def _allowed(self, elapsed_s: float) -> float:
         return max(self.part * self.overhead * elapsed_s - self.idle_s, self.floor_s * self._age)

@@ -10,6 +10,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from optdoctor.live.room import Room, written
 from optdoctor.live.units import chosen
 from optdoctor.optimizers.elements import wide
 from optdoctor.optimizers.probe import Form, Number
@@ -21,14 +22,14 @@ many operations, and no decision hangs on their last percent."""
 Column = dict[str, Tensor]
 
 
-def same(one: Tensor, other: Tensor | float) -> Tensor:
+def same(one: Tensor, other: Tensor | float, room: Room | None = None) -> Tensor:
     """1.0 where equal."""
-    return torch.eq(one, other, out=_floats(one))
+    return torch.eq(one, other, out=_floats(one, room))
 
 
-def differs(one: Tensor, other: Tensor | float) -> Tensor:
+def differs(one: Tensor, other: Tensor | float, room: Room | None = None) -> Tensor:
     """1.0 where not equal, also where either is NaN."""
-    return torch.ne(one, other, out=_floats(one))
+    return torch.ne(one, other, out=_floats(one, room))
 
 
 def below(one: Tensor, other: Tensor | float) -> Tensor:
@@ -36,7 +37,9 @@ def below(one: Tensor, other: Tensor | float) -> Tensor:
     return torch.lt(one, other, out=_floats(one))
 
 
-def _floats(like: Tensor) -> Tensor:
+def _floats(like: Tensor, room: Room | None = None) -> Tensor:
+    if room is not None:
+        return written(like, room, torch.float32)
     return torch.empty(like.shape, dtype=torch.float32, device=like.device)
 
 
@@ -57,9 +60,9 @@ class Means:
     rate: Number
 
 
-def unchanged(moving: Tensor, num_moving: Tensor, new: Tensor, old: Tensor) -> Tensor:
+def unchanged(moving: Tensor, num_moving: Tensor, new: Tensor, old: Tensor, room: Room) -> Tensor:
     """[S]: share of the elements with a gradient that are what they were; NaN if none has one."""
-    return same(new, old).mul_(moving).sum(1) / num_moving
+    return same(new, old, room).mul_(moving).sum(1) / num_moving
 
 
 def thin(matrix: Tensor) -> Tensor:

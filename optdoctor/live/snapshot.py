@@ -4,7 +4,7 @@ What fits is kept whole at every sample. Of the rest one part after another take
 tensor that is larger than all room keeps the same rows every time.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,9 +26,15 @@ class Piece:
     """Every so many rows; 1: all."""
 
     @property
+    def num_elements(self) -> int:
+        """Of what is kept."""
+        of_row = self.unit.num_elements // self.unit.rows
+        return len(self.unit.positions) * -(-self.unit.rows // self.stride) * of_row
+
+    @property
     def num_bytes(self) -> int:
-        """At most, of what is kept."""
-        return -(-self.unit.num_bytes // self.stride)
+        """Of what is kept."""
+        return self.num_elements * self.unit.dtype.itemsize
 
 
 class Snapshot:
@@ -44,7 +50,7 @@ class Snapshot:
         }
         """Positions of tensors whose update is that of some of their rows."""
         self._turn = -1
-        self._room: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+        self._room: dict[torch.device, Tensor] = {}
         self._kept: dict[tuple[int, ...], Tensor] = {}
         self._stride: dict[tuple[int, ...], int] = {}
 
@@ -54,26 +60,26 @@ class Snapshot:
         return max((sum(piece.num_bytes for piece in turn) for turn in self.turns), default=0)
 
     def take(self, parameters: Sequence[Tensor]) -> None:
-        """Copies the weights whose turn it is. Big ones go to the same place every time."""
+        """Copies the weights whose turn it is, to the same place every time."""
         self.drop()
         if not self.turns:
             return
         self._turn = (self._turn + 1) % len(self.turns)
-        used: dict[tuple[torch.dtype, torch.device], int] = {}
+        used: dict[torch.device, int] = {}
         for piece in self.turns[self._turn]:
             unit = piece.unit
             key = unit.positions
             self._stride[key] = piece.stride
-            if unit.stacked:
-                matrix = unit.matrix([parameters[i] for i in key])
-                self._kept[key] = matrix.clone() if len(key) == 1 else matrix
+            start = used.get(unit.device, 0)
+            used[unit.device] = start + piece.num_bytes
+            place = self._place(unit.device)[start : start + piece.num_bytes].view(unit.dtype)
+            kept = place[: piece.num_elements]
+            if len(key) > 1:
+                self._kept[key] = unit.matrix([parameters[i] for i in key], kept)
                 continue
             here = rows_of(plain(parameters[key[0]]), piece.stride)
-            place = (unit.dtype, unit.device)
-            start = used.get(place, 0)
-            used[place] = start + here.numel()
-            kept = self._place(place)[start : start + here.numel()].view(here.shape)
-            self._kept[key] = kept.copy_(here)
+            kept = kept.view(here.shape).copy_(here)
+            self._kept[key] = kept.view(1, -1) if unit.stacked else kept
 
     def of(self, unit: Unit) -> Tensor | None:
         """[S, K] of a stacked unit, or the rows kept of a big tensor; None: not its turn."""
@@ -87,11 +93,14 @@ class Snapshot:
         """Forgets the copies; their place stays."""
         self._kept, self._stride = {}, {}
 
-    def _place(self, place: tuple[torch.dtype, torch.device]) -> Tensor:
-        if place not in self._room:
-            most = max(_elements(turn, place) for turn in self.turns)
-            self._room[place] = torch.empty(most, dtype=place[0], device=place[1])
-        return self._room[place]
+    def _place(self, device: torch.device) -> Tensor:
+        """Bytes for any turn."""
+        if device not in self._room:
+            most = max(
+                sum(p.num_bytes for p in turn if p.unit.device == device) for turn in self.turns
+            )
+            self._room[device] = torch.empty(most, dtype=torch.uint8, device=device)
+        return self._room[device]
 
 
 def rows_of(tensor: Tensor, stride: int) -> Tensor:
@@ -99,22 +108,17 @@ def rows_of(tensor: Tensor, stride: int) -> Tensor:
     return tensor if stride == 1 else tensor[::stride]
 
 
-def _elements(turn: Iterable[Piece], place: tuple[torch.dtype, torch.device]) -> int:
-    return sum(
-        -(-piece.unit.rows // piece.stride) * (piece.unit.num_elements // piece.unit.rows)
-        for piece in turn
-        if not piece.unit.stacked and (piece.unit.dtype, piece.unit.device) == place
-    )
+def _stride(unit: Unit, room_bytes: int) -> int:
+    """The least with which its rows fit, one row at least."""
+    of_row = unit.num_bytes // unit.rows
+    return -(-unit.rows // max(1, room_bytes // of_row))
 
 
 def _turns(units: Sequence[Unit], room_bytes: int | None) -> list[list[Piece]]:
     """Parts of about equal size, none above the room; stacks, being small, first."""
     if room_bytes is None:
-        return [[Piece(unit) for unit in units]] if units else []
-    pieces = [
-        Piece(unit, 1 if unit.stacked else min(max(1, -(-unit.num_bytes // room_bytes)), unit.rows))
-        for unit in units
-    ]
+        room_bytes = sum(unit.num_bytes for unit in units)
+    pieces = [Piece(unit, 1 if unit.stacked else _stride(unit, room_bytes)) for unit in units]
     turns: list[list[Piece]] = []
     free: list[int] = []
     for piece in sorted(pieces, key=lambda piece: -piece.num_bytes):
@@ -126,4 +130,5 @@ def _turns(units: Sequence[Unit], room_bytes: int | None) -> list[list[Piece]]:
         else:
             turns.append([piece])
             free.append(room_bytes - piece.num_bytes)
-    return turns
+    # Wide ones first, so that each begins where its dtype may.
+    return [sorted(turn, key=lambda piece: -piece.unit.dtype.itemsize) for turn in turns]

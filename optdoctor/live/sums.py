@@ -14,7 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from optdoctor.live.room import Room, written
 from optdoctor.live.units import HALF, chunks
+from optdoctor.optimizers.elements import wide
 
 LEAST_SQUARE = 1e-32
 """Mean square below which squares of elements may lie outside of float32 (normal from 1.2e-38)."""
@@ -26,7 +28,7 @@ SHORT, LEAST_SHORT = 256, 32
 product and its sum; of more float32 loses digits where all are alike."""
 
 Column = dict[str, Tensor]
-"""{statistic: [n]} of n rows of a matrix, or of the n chunks of one tensor."""
+"""{statistic: [n]} of n rows of a matrix, or [1] of one tensor."""
 
 
 def rows(matrix: Tensor, *, extremes: bool) -> Column:
@@ -45,10 +47,10 @@ def rows(matrix: Tensor, *, extremes: bool) -> Column:
     return column
 
 
-def pieces(flat: Tensor, *, extremes: bool) -> Column:
-    """The same of each chunk of a big tensor [K]."""
+def pieces(flat: Tensor, room: Room, *, extremes: bool) -> Column:
+    """The same of a big tensor [K], chunk by chunk."""
     several = chunks(flat)
-    scratch = _scratch(several[0])
+    scratch = _scratch(several[0], room)
     squares, lows, highs = [], [], []
     for chunk in several:
         if extremes:
@@ -56,16 +58,25 @@ def pieces(flat: Tensor, *, extremes: bool) -> Column:
             lows.append(low)
             highs.append(high)
         squares.append(_square(chunk, scratch[: chunk.numel()]))
-    column = {"squares": torch.stack(squares)}
+    column = {"squares": _total(squares)}
     if extremes:
-        column |= {"low": torch.stack(lows), "high": torch.stack(highs)}
+        column |= {
+            "low": torch.stack(lows).amin(0, keepdim=True),
+            "high": torch.stack(highs).amax(0, keepdim=True),
+        }
     return column
 
 
-def differences(new: Tensor, old: Tensor) -> Column:
-    """Squares of new - old, [K] each, by chunks; in float32 at least."""
+def changes(new: Tensor, old: Tensor, room: Room) -> Column:
+    """Squares of each row of new - old, [S, K] both, in float32 at least."""
+    new, old = wide(new), wide(old)
+    return rows(torch.sub(new, old, out=written(new, room)), extremes=False)
+
+
+def differences(new: Tensor, old: Tensor, room: Room) -> Column:
+    """Squares of new - old, [K] both, chunk by chunk; in float32 at least."""
     several = chunks(new)
-    scratch = _scratch(several[0])
+    scratch = _scratch(several[0], room)
     squares = []
     for after, before in zip(several, chunks(old), strict=True):
         part = scratch[: after.numel()]
@@ -74,7 +85,12 @@ def differences(new: Tensor, old: Tensor) -> Column:
         else:
             torch.sub(after, before, out=part)
         squares.append(part.mul_(part).sum())
-    return {"squares": torch.stack(squares)}
+    return {"squares": _total(squares)}
+
+
+def _total(squares: list[Tensor]) -> Tensor:
+    """[1]"""
+    return torch.stack(squares).sum(0, keepdim=True, dtype=torch.float64)
 
 
 def _square(chunk: Tensor, part: Tensor) -> Tensor:
@@ -86,9 +102,8 @@ def _square(chunk: Tensor, part: Tensor) -> Tensor:
     return torch.mul(chunk, chunk, out=part).sum()
 
 
-def _scratch(chunk: Tensor) -> Tensor:
-    dtype = torch.float32 if chunk.dtype in HALF else chunk.dtype
-    return torch.empty(chunk.numel(), dtype=dtype, device=chunk.device)
+def _scratch(chunk: Tensor, room: Room) -> Tensor:
+    return written(chunk, room, torch.float32 if chunk.dtype in HALF else chunk.dtype)
 
 
 def careful(tensor: Tensor) -> Column:
@@ -121,16 +136,20 @@ def suspects(
     return [int(i) for i in np.flatnonzero(odd)]
 
 
+Entries = dict[str, list[tuple[NDArray[np.int64], Tensor]]]
+"""{statistic: [([n] positions of the tensors, [n])]}"""
+
+
 @dataclass(slots=True)
 class Sheet:
     """Numbers of one sample on their way to the host: where they lie, whose they are."""
 
-    entries: list[tuple[str, NDArray[np.int64], Tensor]] = field(default_factory=list)
-    """(statistic, [n] positions of the tensors, [n])."""
+    entries: dict[torch.device, Entries] = field(default_factory=dict)
 
     def put(self, name: str, positions: NDArray[np.int64], values: Tensor) -> None:
-        """[n] numbers; a position that comes again adds to its sum, or widens its extremes."""
-        self.entries.append((name, positions, values))
+        """[n] numbers; that of a position that comes again is the last."""
+        entries = self.entries.setdefault(values.device, {})
+        entries.setdefault(name, []).append((positions, values))
 
     def put_all(self, of: str, positions: NDArray[np.int64], column: Mapping[str, Tensor]) -> None:
         """A column, its statistics named "<of> <statistic>"."""
@@ -144,11 +163,12 @@ class Sheet:
 
     def devices(self) -> Iterable[torch.device]:
         """Where numbers lie."""
-        return dict.fromkeys(values.device for _, _, values in self.entries)
+        return self.entries.keys()
 
     def packed(self, device: torch.device) -> Tensor:
         """[N] float64: all numbers of one device in one tensor there; a count is exact to 2^24."""
-        return torch.cat([v for _, _, v in self.entries if v.device == device]).double()
+        several = self.entries[device].values()
+        return torch.cat([values for entries in several for _, values in entries]).double()
 
     def unpacked(
         self,
@@ -158,29 +178,13 @@ class Sheet:
     ) -> dict[str, NDArray[np.float64]]:
         """{statistic: [P]}, laid over another table; NaN where nothing was measured."""
         found = {name: row.copy() for name, row in (over or {}).items()}
-        offsets = dict.fromkeys(packed, 0)
-        for name, positions, values in self.entries:
-            start = offsets[values.device]
-            offsets[values.device] = end = start + values.numel()
-            row = found.setdefault(name, np.full(num_tensors, np.nan))
-            _merge(name, row, positions, packed[values.device][start:end])
+        for device, numbers in packed.items():
+            start = 0
+            for name, entries in self.entries[device].items():
+                positions = np.concatenate([some for some, _ in entries])
+                values = numbers[start : start + len(positions)]
+                start += len(positions)
+                if name.endswith(" squares") or name in MEANS:
+                    values = np.where(np.isnan(values), np.inf, values)
+                found.setdefault(name, np.full(num_tensors, np.nan))[positions] = values
         return found
-
-
-def _merge(
-    name: str, row: NDArray[np.float64], positions: NDArray[np.int64], values: NDArray[np.float64]
-) -> None:
-    with np.errstate(invalid="ignore", over="ignore"):
-        if len(positions) == 1 or positions[0] != positions[1]:  # not the chunks of one tensor
-            row[positions] = values
-        elif name.endswith(" low"):
-            row[positions] = np.inf
-            np.minimum.at(row, positions, values)
-        elif name.endswith(" high"):
-            row[positions] = -np.inf
-            np.maximum.at(row, positions, values)
-        else:
-            row[positions] = 0.0
-            np.add.at(row, positions, values)
-    if name.endswith(" squares") or name in MEANS:
-        row[positions] = np.where(np.isnan(row[positions]), np.inf, row[positions])

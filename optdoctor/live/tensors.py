@@ -1,5 +1,6 @@
 """The table of a run's tensors and its facts, from the model and the optimizer."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
@@ -12,7 +13,7 @@ from torch.optim import Optimizer
 from optdoctor.knowledge.layers import clean, kind_of, layer_of
 from optdoctor.knowledge.precision import least_precise
 from optdoctor.optimizers import layers, number_of, settings_of, state_of
-from optdoctor.optimizers.probe import Probe
+from optdoctor.optimizers.probe import Form, Probe
 from optdoctor.trace import Fact, TensorInfo
 
 
@@ -73,12 +74,13 @@ def _info(
     dtype, name = dtype_name(parameter), names[0]
     first, second = state_dtypes(parameter, optimizer, probe, group)
     fused = group is not None and bool(optimizer.param_groups[group].get("fused"))
+    in_float32 = fused or probe.in_float32 or probe.state_dtype(parameter.dtype) == torch.float32
     return TensorInfo(
         name=name,
         shape=tuple(parameter.shape),
         dtype=dtype,
         state_dtype=second or first,
-        math_dtype="" if group is None else _math_dtype(dtype, fused),
+        math_dtype="" if group is None else _math_dtype(dtype, in_float32),
         kind=kind_of(name, module),
         layer=layer_of(name),
         order=order,
@@ -131,8 +133,29 @@ def _grad_dtype(parameter: Tensor) -> str:
     return str(told or parameter.dtype).removeprefix("torch.")
 
 
-def _math_dtype(dtype: str, fused: bool) -> str:
-    return "float32" if fused and dtype in ("float16", "bfloat16") else dtype
+def _math_dtype(dtype: str, in_float32: bool) -> str:
+    return "float32" if in_float32 and dtype in ("float16", "bfloat16") else dtype
+
+
+def moment_facts(optimizer: Optimizer, probe: Probe, tracked: Tracked) -> dict[str, Fact]:
+    """How the second moments of most elements are held, and what tells effective rates: known once
+    an update has made the state."""
+    elements: Counter[Form] = Counter()
+    for parameter, info in zip(tracked.parameters, tracked.tensors, strict=True):
+        state = state_of(optimizer, parameter) if info.in_optimizer else {}
+        if state:
+            group = settings_of(optimizer, optimizer.param_groups[info.group])
+            second = probe.layout(state, group).second
+            if second is not None and second.key in state:
+                elements[second.form] += info.num_elements
+    facts: dict[str, Fact] = {}
+    if elements:
+        facts["moment2_form"] = max(elements, key=lambda form: elements[form])
+    if not probe.adaptive:
+        facts["effective_lr_from"] = "update"
+    elif set(elements) - {"quantized"}:
+        facts["effective_lr_from"] = "moments"
+    return facts
 
 
 def facts_of(optimizer: Optimizer, probe: Probe, tensors: Iterable[TensorInfo]) -> dict[str, Fact]:

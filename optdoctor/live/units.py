@@ -4,11 +4,15 @@ Small tensors of one shape are stacked into a matrix: 800 of them cost about wha
 Big ones stay where they are and are walked in chunks that fit a cache.
 """
 
+import math
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from optdoctor.live.tensors import Tracked, local
@@ -20,6 +24,8 @@ that it spares."""
 CHUNK = 1 << 17
 """Elements that are looked at at once on a host: in float32 their sum of squares is right to 1e-6,
 one operation leaves them in the cache for the next, and no new page of memory is asked for."""
+BLOCK = 1 << 18
+"""Elements of a stack on a host: so many that calls are few, so few that a cache holds them."""
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -46,6 +52,11 @@ class Unit:
         return self.num_elements <= STACKED
 
     @property
+    def fills(self) -> bool:
+        """Whether its samples are about a block, and are not to be joined with others."""
+        return self.device.type == "cpu" and 2 * len(self.positions) * self.num_sampled > BLOCK
+
+    @property
     def num_sampled(self) -> int:
         """k: elements of each that shares come from."""
         return min(self.num_elements, SAMPLED)
@@ -55,13 +66,18 @@ class Unit:
         """Of all its weights."""
         return len(self.positions) * self.num_elements * self.dtype.itemsize
 
-    def matrix(self, tensors: Sequence[Tensor]) -> Tensor:
-        """[S, K]: a new matrix, or a view where S is 1 and the tensor is contiguous."""
+    def matrix(self, tensors: Sequence[Tensor], into: Tensor | None = None) -> Tensor:
+        """[S, K]: a new matrix, if it can be in the memory `into`, or a view where S is 1 and the
+        tensor is contiguous."""
         if len(tensors) == 1:
             return plain(tensors[0]).reshape(1, -1)
         if ORDINARY.issuperset(map(type, tensors)):
+            shape = (len(tensors), *tensors[0].shape)
+            out = None
+            if into is not None and into.numel() == math.prod(shape):
+                out = into.view(shape) if into.dtype == tensors[0].dtype else None
             try:
-                matrix = torch.stack(tensors)  # type: ignore[arg-type]
+                matrix = torch.stack(tensors, out=out)  # type: ignore[arg-type]
             except RuntimeError:  # some of them are sparse
                 matrix = None
             if matrix is not None and matrix.layout == torch.strided and not matrix.is_complex():
@@ -75,6 +91,12 @@ class Unit:
         if len(self.positions) == 1:  # five times faster than to gather
             return matrix[0].index_select(0, self.index[0]).unsqueeze(0)
         return matrix.gather(1, self.index)
+
+
+@lru_cache(1 << 14)
+def array_of(positions: tuple[int, ...]) -> NDArray[np.int64]:
+    """[S]"""
+    return np.array(positions)
 
 
 ORDINARY = frozenset((Tensor, torch.nn.Parameter))
@@ -109,7 +131,7 @@ def units_of(tracked: Tracked) -> list[Unit]:
 
 def _of_size(positions: Sequence[int], like: Tensor) -> Iterator[Sequence[int]]:
     """So many tensors that a host holds their elements in its cache."""
-    most = max(1, CHUNK // like.numel()) if like.device.type == "cpu" else len(positions)
+    most = max(1, BLOCK // like.numel()) if like.device.type == "cpu" else len(positions)
     for start in range(0, len(positions), most):
         yield positions[start : start + most]
 

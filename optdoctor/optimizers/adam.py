@@ -179,6 +179,7 @@ PROBES = (
     replace(
         ADAM,
         matches=tuple(f"torchao.optim.adam.AdamW{bits}" for bits in ("8bit", "4bit", "Fp8")),
+        in_float32=True,
         layout=subclass_layout,
         foretell=foretell_before_quantizing,
         keeps=("first", "second"),
@@ -187,6 +188,7 @@ PROBES = (
     replace(
         ADAM,
         matches=tuple(f"torchao.optim.adam.Adam{bits}" for bits in ("8bit", "4bit", "Fp8")),
+        in_float32=True,
         layout=subclass_layout,
         foretell=foretell_before_quantizing_coupled,
         keeps=("first", "second"),

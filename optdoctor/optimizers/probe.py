@@ -195,6 +195,9 @@ class Probe:
     (-lr * weight_decay); 0 where decay travels with the gradient or with the rest."""
     state_dtype: Callable[[torch.dtype], torch.dtype] = lambda dtype: dtype
     """dtype of the moments that it will hold of a tensor of this dtype."""
+    in_float32: bool = False
+    """Whether it computes its update in float32 whatever the weights and moments are; one whose
+    moments are float32 does so anyway."""
 
 
 def adam_corrections(group: Group, step: Number) -> tuple[Number, Number]:

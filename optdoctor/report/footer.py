@@ -43,6 +43,8 @@ def rows(
             )
     for text in _happened(trace):
         found.append(("note", cut(wrap(prose(text), room), detail.lines)))
+    if partly := _measured_in_part(trace):
+        found.append(("note", cut(wrap(prose(partly), room), detail.lines)))
     if skipped := _skipped(trace):
         found.append(("note", [skipped]))
     if note := _scales(trace):
@@ -97,6 +99,16 @@ def _happened(trace: Trace) -> list[str]:
         found.append(several + resumes[-1])
     found += of_kind["gap"]
     return [text[0].upper() + text[1:] for text in found]
+
+
+def _measured_in_part(trace: Trace) -> str:
+    """Which tensors are so large that their update is that of some rows; "" if none."""
+    names = [tensor.name for tensor in trace.tensors if tensor.update_sampled]
+    if not names:
+        return ""
+    more = f" and {len(names) - 1} more tensors" if len(names) > 2 else ""
+    several = listed(names) if len(names) < 3 else names[0] + more
+    return f"The update of {several} is measured in some of the rows"
 
 
 def _skipped(trace: Trace) -> str:

@@ -17,6 +17,7 @@ that large come from a loss scale that was not taken out again, or a loss that w
 ## When it is fine
 Never by itself; the number of entries decides. Up to `few` of all entries it is a note.
 float32 and bfloat16 hold squares of 1e19: there it takes gradients that no healthy run has.
+Moments held in fewer bits or as rows and columns are not judged: they are decoded to be looked at.
 ## Told apart from
 `second-moment-underflow`: squares that are too small; the step is too large, not 0.
 `nonfinite-gradient`: the gradient was not finite first.
@@ -32,6 +33,7 @@ from numpy.typing import NDArray
 from optdoctor import rule
 from optdoctor.curves.rows import spans
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
+from optdoctor.knowledge.moments import PROJECTED, why_uncounted
 from optdoctor.knowledge.precision import FORMATS, Format, short
 from optdoctor.knowledge.remedies import float32_state
 from optdoctor.synthetic import falling_loss, make_trace, small_gpt
@@ -60,7 +62,9 @@ class Limits(rule.Limits):
 
 
 def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
-    dtype = str(trace.facts["state_dtype"])
+    dtype, form = str(trace.facts["state_dtype"]), trace.facts.get("moment2_form")
+    if why := why_uncounted(form):
+        return Abstain(why)
     if dtype not in FORMATS:
         return Abstain(f"state in {dtype}: no known number format")
     saturated = trace.series["moment2_saturated"]
@@ -83,6 +87,10 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     severity = Severity.WARN if share[worst] > limits.few else Severity.NOTE
     severity = Severity.CRITICAL if share[worst] > limits.most else severity
     about = "About " if trace.has_samples else ""
+    counted = f"{about}{max(round(entries[first]), 1):,} of {elements[first].sum():,}"
+    counted += " second-moment entries"
+    if form == PROJECTED:
+        counted = f"{about}{share[first] * 100:.3g} % of the projected second-moment entries"
     largest = _largest(FORMATS[dtype])
     what = f"of {dtype} second-moment entries infinite or above {short(largest / 2)} at step"
     rows = [first] if worst == first else [first, worst]
@@ -91,8 +99,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
         Finding(
             severity=severity,
             summary=(
-                f"{about}{max(round(entries[first]), 1):,} of {elements[first].sum():,}"
-                f" second-moment entries are saturated in {dtype} at step"
+                f"{counted} are saturated in {dtype} at step"
                 f" {saturated.steps[first]} (limit {limits.healthy:g})."
             ),
             steps=(int(saturated.steps[first]), int(saturated.steps[last])),
@@ -156,7 +163,7 @@ def _run(dtype: str, share: float) -> Trace:
 RULE = rule.Rule(
     name="second-moment-saturated",
     needs=("moment2_saturated", "state_dtype"),
-    uses=(*COUNTS, "first_nonfinite_step"),
+    uses=(*COUNTS, "first_nonfinite_step", "moment2_form"),
     explains=("early-plateau",),
     mechanism=True,
     spares=("sgd",),

@@ -7,7 +7,8 @@ once the loss or an update is not finite, a warning before. How bad it can get f
 beta2 and epsilon: the largest gradient whose square still rounds to 0 in the state, over the
 epsilon that the update's dtype keeps, is how many learning rates an entry can move in one step.
 ## Why it matters
-Adam divides the first moment by sqrt(second moment) + epsilon. With the second moment at 0 only
+Adam and its kin (NAdam, RAdam, AdaBelief, LAMB, Adan, AdEMAMix, GaLore and more) divide the first
+moment by sqrt(second moment) + epsilon. With the second moment at 0 only
 epsilon is left: 1e-8 allows steps of 546,000 learning rates, and in float16 arithmetic it is 0
 itself. The weights overflow inside the step; the gradient of that step is still finite, and the
 loss follows one step later.
@@ -20,7 +21,10 @@ clamps at 0 and changes nothing, in float32 it makes the steps of small gradient
 ## When it is fine
 Rows of an embedding that no batch has used: both moments are zero; they are not counted. float32
 and bfloat16 state: a gradient small enough to vanish there moves its weight by nothing. With a
-large epsilon (1e-4 in float16) the step is bounded and the finding is a note.
+large epsilon (1e-4 in float16) the step is bounded and the finding is a note. Moments held in
+fewer bits (8-bit and 4-bit kinds) have zeros where a block holds far larger entries: up to 4.8 % in
+healthy small runs, so they are not judged; nor are moments kept as rows and columns (Adafactor,
+CAME) or as sizes in place of squares (Adamax).
 ## Told apart from
 `epsilon-below-precision`: known before step 1; it looks at epsilon, not at the state.
 `nan-pulse`: what the loss shows one step later.
@@ -35,6 +39,7 @@ from numpy.typing import NDArray
 from optdoctor import rule
 from optdoctor.curves.rows import spans
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
+from optdoctor.knowledge.moments import PROJECTED, ROOTED, why_uncounted
 from optdoctor.knowledge.precision import FORMATS, round_to, short
 from optdoctor.knowledge.remedies import float32_state
 from optdoctor.store import IntArray
@@ -68,6 +73,11 @@ class Limits(rule.Limits):
 
 
 def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
+    form = trace.facts.get("moment2_form")
+    if why := why_uncounted(form):
+        return Abstain(why)
+    if form == "rooted":
+        return Abstain(f"second moments are held {ROOTED}")
     eps, beta2 = trace.facts["eps"], trace.facts["beta2"]
     state_dtype = str(trace.facts["state_dtype"])
     math_dtype = str(trace.facts.get("math_dtype") or "float32")
@@ -96,6 +106,9 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     bounded = step <= limits.bounded_step
     severity = Severity.NOTE if bounded else Severity.CRITICAL if harmed else Severity.WARN
     about = "About " if trace.has_samples else ""
+    counted = f"{about}{round(zeroed[first]):,} of {measured[first]:,} second-moment entries are"
+    if form == PROJECTED:
+        counted = "Entries of the projected second moments are"
     what = f"entries of {state_dtype} second moment zero, first moment not, at step"
     evidence = [
         _percent(f"{what} {zero.steps[first]}", share[first], limits),
@@ -111,8 +124,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
         Finding(
             severity=severity,
             summary=(
-                f"{about}{round(zeroed[first]):,} of {measured[first]:,} second-moment entries are"
-                f" zero in"
+                f"{counted} zero in"
                 f" {state_dtype} while the first moment is not:"
                 f" {share[first] * 100:.3g} % (limit {limits.share * 100:.2g} %)."
             ),
@@ -221,7 +233,7 @@ def _run(dtype: str, zero: float) -> Trace:
 RULE = rule.Rule(
     name="second-moment-underflow",
     needs=("moment2_zero", "state_dtype", "eps", "beta2"),
-    uses=("math_dtype", "loss", "update_nonfinite"),
+    uses=("math_dtype", "loss", "update_nonfinite", "moment2_form"),
     explains=("nan-pulse", "nonfinite-gradient", "divergence", "loss-spike"),
     mechanism=True,
     spares=("sgd",),

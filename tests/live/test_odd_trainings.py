@@ -275,7 +275,7 @@ def test_unfreezing_in_mid_run() -> None:
     doctor = twice(training)
     of_embed = {step: row[0] for step, row in rows(doctor, "update_rms").items()}
     assert of_embed[10] == 0
-    assert np.isfinite(of_embed[12])
+    assert of_embed[12] > 0
     assert doctor.runs[0].trace.tensors[0].trainable
 
 

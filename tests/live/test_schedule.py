@@ -108,8 +108,27 @@ def test_fifteen_microseconds_an_update_are_free_in_any_case() -> None:
 
 def test_further_work_must_fit_the_bill() -> None:
     schedule = Schedule(0.01, work_s=1.0)
-    assert schedule.may_spend(elapsed_s=200.0)
-    assert not schedule.may_spend(elapsed_s=199.0), "the other half is for samples"
+    schedule.looked(1.0)
+    assert schedule.may_spend(elapsed_s=400.0), "another of 1 s"
+    assert not schedule.may_spend(elapsed_s=399.0), "the other half is for samples"
+
+
+def test_samples_leave_room_for_an_examination_and_it_takes_no_more_than_is_left() -> None:
+    schedule = Schedule(0.01)
+    schedule.looked(1.0)
+    schedule.work_s = 3.0
+    assert schedule.may_spend(elapsed_s=400.0)
+    assert not schedule.may_spend(elapsed_s=399.0)
+    assert aged(work_s=2.9).due(elapsed_s=400.0)
+    assert not aged(work_s=3.1).due(elapsed_s=400.0)
+
+
+def aged(work_s: float) -> Schedule:
+    """Long due for a sample, with an examination of 1 s expected."""
+    schedule = Schedule(0.01, work_s=work_s, samples=3)
+    schedule._age, schedule._last = 5 * YOUNG, 3
+    schedule.looked(1.0)
+    return schedule
 
 
 def test_an_interval_fixes_the_samples_whatever_they_cost() -> None:
@@ -169,8 +188,9 @@ def test_what_hooks_and_log_cost_does_not_starve_the_samples(step_s: float) -> N
 
 def test_what_hooks_and_log_cost_is_part_of_the_share() -> None:
     schedule = Schedule(0.01, idle_s=1.0, work_s=1.0)
-    assert schedule.may_spend(elapsed_s=300.0)
-    assert not schedule.may_spend(elapsed_s=299.0)
+    schedule.looked(1.0)
+    assert schedule.may_spend(elapsed_s=500.0)
+    assert not schedule.may_spend(elapsed_s=499.0)
 
 
 def test_a_guard_bills_each_part_once_and_a_sampled_update_as_work(

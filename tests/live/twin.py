@@ -98,7 +98,9 @@ class Watched:
 
     def _tensors(self) -> list[tuple[Tensor, Mapping[str, Any]]]:
         groups = self._optimizer.param_groups
-        return [(p, settings_of(self._optimizer, group)) for group in groups for p in group["params"]]
+        return [
+            (p, settings_of(self._optimizer, group)) for group in groups for p in group["params"]
+        ]
 
     def before(self) -> None:
         """Remembers what the step is about to change."""
@@ -237,8 +239,11 @@ def asked(a: Around) -> Elements | None:
     return -rate(a) * top / (np.sqrt(v / c2) + a["eps"]) - decay_apart(a) * w
 
 
-def twin(a: Around) -> dict[str, Said]:
-    """{channel: what a sample says of the tensor}; a channel that is missing is not given."""
+def twin(a: Around, *, counted: bool = True) -> dict[str, Said]:
+    """{channel: what a sample says of the tensor}; a channel that is missing is not given.
+
+    `counted` says whether shares of a second moment that extremes leave open are counted in full.
+    """
     moves = a.after.weight - a.before.weight
     said = {
         "param_rms": rms(a.after.weight),
@@ -256,7 +261,7 @@ def twin(a: Around) -> dict[str, Said]:
     if a.after.first is not None:
         told["moment1_rms"] = Said(rms(a.after.first))
     if a.after.second is not None:
-        told |= _of_second(a)
+        told |= _of_second(a, a.after.second.size if counted else SAMPLED)
         if a.kind in ADAPTIVE:
             told |= _of_rates(a)
     return {n: s for n, s in told.items() if math.isfinite(s.value) or math.isinf(s.error)}
@@ -289,21 +294,22 @@ def _of_gradient(a: Around, moves: Elements, told: dict[str, Said]) -> dict[str,
     return found
 
 
-def _of_second(a: Around) -> dict[str, Said]:
+def _of_second(a: Around, sampled: int) -> dict[str, Said]:
     v, m, limits = a.after.second, a.after.first, torch.finfo(a.after.stored)
     found = {
-        "moment2_rms": rms(v),
-        "moment2_min": float(finite(v).min(initial=math.inf)),
-        "moment2_max": float(finite(v).max(initial=-math.inf)),
-        "moment2_subnormal": float(((v > 0) & (v < limits.tiny)).mean()),
-        "moment2_saturated": float((~(v <= limits.max / 2)).mean()),
+        "moment2_subnormal": (v > 0) & (v < limits.tiny),
+        "moment2_saturated": ~(v <= limits.max / 2),
     }
     if m is not None:
-        found["moment2_zero"] = float(((v == 0) & (m != 0)).mean())
+        found["moment2_zero"] = (v == 0) & (m != 0)
     if a.kind in ADAPTIVE:
-        below = np.sqrt(a.after.divisor / corrections(a)[1]) < a["eps"]
-        found["moment2_below_eps"] = float(below.mean())
-    return {name: Said(value) for name, value in found.items()}
+        found["moment2_below_eps"] = np.sqrt(a.after.divisor / corrections(a)[1]) < a["eps"]
+    return {
+        "moment2_rms": Said(rms(v)),
+        "moment2_min": Said(float(finite(v).min(initial=math.inf))),
+        "moment2_max": Said(float(finite(v).max(initial=-math.inf))),
+        **{name: mean(hits.astype(np.float64), sampled) for name, hits in found.items()},
+    }
 
 
 def _of_rates(a: Around) -> dict[str, Said]:

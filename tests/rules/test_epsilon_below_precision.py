@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from optdoctor.engine import examine
 from optdoctor.findings import Severity, Status
 from optdoctor.knowledge.precision import round_to
-from optdoctor.rules.epsilon_below_precision import RULE
+from optdoctor.rules.epsilon_below_precision import DIVIDING, RULE
 from optdoctor.synthetic import make_trace, small_gpt
 from optdoctor.trace import Trace
 
@@ -66,7 +66,13 @@ def test_an_epsilon_that_float16_holds_is_silent(eps: float) -> None:
     assert status(run(eps, "float16")) is Status.CLEAR
 
 
-@pytest.mark.parametrize("family", ["sgd", "other"])
+@pytest.mark.parametrize("family", sorted(DIVIDING - {"adam"}))
+def test_its_kin_are_told_by_runs_of_their_own(family: str) -> None:
+    (finding,) = examine(RULE, run(1e-8, "float16", family=family)).findings
+    assert all("each family" in treatment.source for treatment in finding.treatments)
+
+
+@pytest.mark.parametrize("family", ["sgd", "lion", "stable_adamw", "adam_mini", "muon", "other"])
 def test_other_families_are_silent(family: str) -> None:
     assert status(run(1e-8, "float16", family=family)) is Status.CLEAR
 

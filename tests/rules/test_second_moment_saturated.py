@@ -31,9 +31,9 @@ def in_a_row(samples: int) -> Trace:
     return run([[0, 0]] + [[0.5, 0]] * samples + [[0, 0]] * 2)
 
 
-def of_thousand(entries: int) -> Trace:
+def of_thousand(entries: int, **more: Any) -> Trace:
     tensors = (TensorInfo("ill", (entries,)), TensorInfo("well", (1000 - entries,)))
-    return run([1.0, 0.0], tensors=tensors)
+    return run([1.0, 0.0], tensors=tensors, **more)
 
 
 AT_LIMIT = {
@@ -130,3 +130,15 @@ def test_adam_in_float16_overflows_and_freezes_as_documented(kind: dict[str, boo
         weights.grad = torch.ones_like(weights)
         optimizer.step()
     assert (weights == kept).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize(("form", "said"), [("quantized", "blocks"), ("factored", "rows")])
+def test_moments_that_are_decoded_first_are_not_judged(form: str, said: str) -> None:
+    outcome = examine(RULE, of_thousand(900, moment2_form=form))
+    assert outcome.status is Status.ABSTAINED
+    assert said in outcome.reason
+
+
+def test_of_projected_moments_the_share_is_told_alone() -> None:
+    finding = only_finding(of_thousand(900, moment2_form="projected"))
+    assert "90 % of the projected second-moment entries" in finding.summary

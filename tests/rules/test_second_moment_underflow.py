@@ -224,3 +224,23 @@ def test_a_clamp_below_the_smallest_number_of_the_state_is_refused_with_its_reas
     ]
     assert not any("clamp" in treatment.title.lower() for treatment in finding.treatments)
     assert finding.treatments[0].changes == {"state_dtype": ("float16", "float32")}
+
+
+@pytest.mark.parametrize(
+    ("form", "said"), [("quantized", "blocks"), ("factored", "rows"), ("rooted", "sizes")]
+)
+def test_moments_that_are_no_square_for_each_weight_are_not_judged(form: str, said: str) -> None:
+    outcome = examine(RULE, run([0.5] * 4, moment2_form=form))
+    assert outcome.status is Status.ABSTAINED
+    assert said in outcome.reason
+
+
+def test_projected_moments_are_judged_without_a_count_of_their_entries() -> None:
+    finding = only_finding(run([0.5] * 4, moment2_form="projected"))
+    assert "projected" in finding.summary
+    assert "1,500" not in finding.summary
+    assert finding.evidence[0].observed == 50
+
+
+def test_full_moments_are_judged() -> None:
+    assert only_finding(run([0.5] * 4, moment2_form="full")) == only_finding(run([0.5] * 4))

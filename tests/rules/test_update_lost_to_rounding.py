@@ -63,6 +63,11 @@ def moving(rates_far: float) -> Trace:
     return run(1.0, (TensorInfo("small", (8,)),), update_rms=RATE * rates_far / 2)
 
 
+def of_family(family: str, samples: int) -> Trace:
+    """All is lost in every update."""
+    return run(1.0, samples=samples, optimizer_family=family)
+
+
 AT_LIMIT = {
     "noted": (lambda: lost_of(600), lambda: lost_of(601)),
     "share": (lambda: lost_of(700), lambda: lost_of(701)),
@@ -72,6 +77,7 @@ AT_LIMIT = {
         lambda: rates(1.0, 0.5, 0.5, 0.5),
         lambda: rates(1.0, *[float(np.nextafter(np.float32(0.5), 1))] * 3),
     ),
+    "own_warmup": (lambda: of_family("radam", 34), lambda: of_family("radam", 35)),
     "farthest": (lambda: moving(float(np.nextafter(np.float32(1.5), 2))), lambda: moving(1.5)),
 }
 

@@ -401,7 +401,12 @@ class Collector:
         if around is None or self._probe.foretell is None:
             return
         moved = wide(shares.thin(stack.values["weight"])) - around.weight
-        share = shares.realized(moved, self._probe.foretell(around), careful=careful)
+        foretold = self._probe.foretell(around)
+        if stack.part.group.get("fused") and stack.stored in HALF:
+            # It divided by a float32 of which 16 bits hold next to nothing where that is small.
+            held = shares.thin(stack.values["second"]) >= torch.finfo(stack.stored).tiny
+            foretold, moved = (torch.where(held, t, 0) for t in (foretold, moved))
+        share = shares.realized(moved, foretold, careful=careful)
         sheet.put("update_realized", array_of(stack.positions), share)
 
     def _means(self, stack: Stack) -> shares.Means:

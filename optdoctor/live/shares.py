@@ -149,14 +149,15 @@ def _flat(number: Number) -> Number:
 
 
 def realized(moved: Tensor, foretold: Tensor, *, careful: bool = False) -> Tensor:
-    """[S]: rms of the change made over that of the change asked for, NaN where none was.
+    """[S]: how far the change made goes along the change asked for, over the size of that; NaN
+    where none was asked for. 1 where all was made, and on average where it is rounded at random.
 
     With care over the elements of which both are finite, and where float32 cannot hold squares.
     """
     if careful:
         finite = torch.isfinite(moved) & torch.isfinite(foretold)
         moved, foretold = (torch.where(finite, t, 0).double() for t in (moved, foretold))
-    return ((moved * moved).sum(1) / (foretold * foretold).sum(1)).sqrt_()
+    return (moved * foretold).sum(1) / (foretold * foretold).sum(1)
 
 
 def decay_unchanged(weight: Tensor, apart: Number) -> Tensor:

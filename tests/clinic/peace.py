@@ -10,13 +10,13 @@ from networks import BYTES
 from recipes import Recipe
 from tasks import Task, digits, text
 from torch import Tensor, nn
+from trainings import listen
 
 import optdoctor
-from optdoctor.findings import Diagnosis
+from optdoctor.findings import Diagnosis, Finding
 from optdoctor.trace import Trace
 
 STEPS, TAIL = 150, 20
-INTERVAL = 6
 
 
 def pairs_of_bytes(seed: int) -> Task:
@@ -42,6 +42,8 @@ class Seen:
     """Of every update, before it."""
     diagnosis: Diagnosis
     trace: Trace
+    announced: tuple[Finding, ...]
+    """What appeared while it trained, in order."""
 
     @property
     def final_loss(self) -> float:
@@ -65,7 +67,7 @@ def trained(
     task: str | None = None,
     seed: int = 0,
     steps: int = STEPS,
-    interval: int = INTERVAL,
+    interval: int | None = 6,
 ) -> Seen:
     """Makes the run, watched, on one thread."""
     torch.set_num_threads(1)
@@ -73,7 +75,9 @@ def trained(
     model = given.model.to(dtype)
     optimizer = recipe.make(recipe, model)
     losses: list[float] = []
+    told: list[Finding] = []
     with optdoctor.watch(model, optimizer, out=None, sinks=(), interval=interval) as doctor:
+        listen(doctor, told.append)
         for step in range(steps):
             inputs, target = given.batch(step)
             inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
@@ -86,4 +90,4 @@ def trained(
                 return value
 
             recipe.step(optimizer, loss)
-    return Seen(tuple(losses), doctor.diagnosis, doctor.runs[0].trace)
+    return Seen(tuple(losses), doctor.diagnosis, doctor.runs[0].trace, tuple(told))

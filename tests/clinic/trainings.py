@@ -16,7 +16,7 @@ from tasks import Batch, Task
 from torch import Tensor, nn
 
 import optdoctor
-from optdoctor.findings import Diagnosis
+from optdoctor.findings import Diagnosis, Finding
 from optdoctor.live.doctor import Doctor
 from optdoctor.trace import Trace
 
@@ -97,7 +97,7 @@ def train(training: Training, *, interval: int = 10, out: Path | None = None) ->
     eval_losses: list[float] = []
     told: list[str] = []
     with optdoctor.watch(model, optimizer, out=out, sinks=(), interval=interval) as doctor:
-        _listen(doctor, told)
+        listen(doctor, lambda finding: told.append(finding.rule))
         for step in range(training.steps):
             factor = training.schedule(step, training.steps)
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
@@ -149,14 +149,16 @@ def _cast(inputs: Tensor, dtype: torch.dtype) -> Tensor:
     return inputs.to(dtype) if inputs.is_floating_point() else inputs
 
 
-def _listen(doctor: Doctor, told: list[str]) -> None:
-    """Writes down every announcement: what a sink would be told."""
+def listen(doctor: Doctor, hear: Callable[[Finding], None]) -> None:
+    """Hears every finding when it appears: what a sink would be told."""
     journal = doctor.runs[0].journal
     write = journal.notices
 
     def notices(several: Any) -> None:
         several = list(several)
-        told.extend(n.finding.rule for n in several if n.what == "appeared")
+        for notice in several:
+            if notice.what == "appeared":
+                hear(notice.finding)
         write(several)
 
     journal.notices = notices  # type: ignore[method-assign]

@@ -10,6 +10,7 @@ from small_training import quiet, rows
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from optdoctor.live import incoming as live_incoming
 from optdoctor.live import norms, sentinel
 from optdoctor.live import run as live_run
 from optdoctor.live.doctor import Doctor
@@ -231,10 +232,10 @@ def test_rows_wait_for_one_entry_and_are_there_when_asked_for(
     monkeypatch.setattr(
         doctor.runs[0].journal, "rows", lambda rows: entries.append(len(rows)) or kept(rows)
     )
-    monkeypatch.setattr(live_run, "WAIT_S", 1e9)
+    monkeypatch.setattr(live_incoming, "WAIT_S", 1e9)
     for i in range(600):
         doctor.log(loss=float(i % 7))
         optimizer.step()
-    assert live_run.DRAIN in entries
+    assert live_incoming.DRAIN in entries
     assert len(entries) <= 30, "at samples, at examinations and where many wait"
     assert len(rows(doctor, "loss")) == 600

@@ -280,6 +280,11 @@ def _of_gradient(a: Around, moves: Elements, told: dict[str, Said]) -> dict[str,
     if a["lr"]:
         found["update_unchanged"] = share(a.after.weight == w, moving)
         if (change := asked(a)) is not None:
+            if a.group.get("fused") and torch.finfo(a.after.stored).bits < 32:
+                # It divided by more than 16 bits hold of a small second moment.
+                held = a.after.second >= torch.finfo(a.after.stored).tiny
+                change = np.where(held, change, 0.0)
+                moves = np.where(held, moves, 0.0)
             found["update_realized"] = realized(moves, change, 0 if a.kind in TENSORWISE else THIN)
     in_half = torch.finfo(a.before.stored).bits < 32
     if in_half and a.before.second is not None and a.after.second is not None:
@@ -382,8 +387,8 @@ def share(hits: NDArray[np.bool_], of: NDArray[np.bool_], sampled: int = SAMPLED
 
 
 def realized(moves: Elements, change: Elements, sampled: int) -> Said:
-    """rms of the one over that of the other, where both are finite; the error of a ratio of sums
-    (Cochran 1977, eq. 2.39), halved by the root."""
+    """The one along the other over the size of that, where both are finite; the error of a ratio
+    of sums (Cochran 1977, eq. 2.39)."""
     with np.errstate(all="ignore"):
         both = np.isfinite(moves) & np.isfinite(change)
         made, wanted = moves[both], change[both]
@@ -392,13 +397,12 @@ def realized(moves: Elements, change: Elements, sampled: int) -> Said:
         return Said(math.nan)
     if top < np.finfo(np.float32).tiny:
         return Said(math.nan, math.inf)  # below the arithmetic of the rule
-    made, wanted = (made / top) ** 2, (wanted / top) ** 2
-    squared = made.mean() / wanted.mean()
-    value = math.sqrt(squared)
+    along, wanted = (made / top) * (wanted / top), (wanted / top) ** 2
+    value = float(along.mean() / wanted.mean())
     if not sampled or moves.size <= sampled:
         return Said(value)
     num_sampled = sampled * made.size / moves.size
-    error = standard_error((made - squared * wanted) / wanted.mean(), num_sampled)
+    error = standard_error((along - value * wanted) / wanted.mean(), num_sampled)
     if math.isinf(standard_error(wanted - wanted.mean(), num_sampled)):
         error = math.inf  # what was asked for lies in few elements
-    return Said(value, error / (2 * value) if value else error)
+    return Said(value, error)

@@ -402,7 +402,7 @@ class Collector:
             return
         moved = wide(shares.thin(stack.values["weight"])) - around.weight
         foretold = self._probe.foretell(around)
-        if stack.part.group.get("fused") and stack.stored in HALF:
+        if stack.part.group.get("fused") and "second" in stack.values and stack.stored in HALF:
             # It divided by a float32 of which 16 bits hold next to nothing where that is small.
             held = shares.thin(stack.values["second"]) >= torch.finfo(stack.stored).tiny
             foretold, moved = (torch.where(held, t, 0) for t in (foretold, moved))

@@ -6,8 +6,8 @@ trained tensors in the number format of the weights, where that is bfloat16 or f
 where more than 70 % do so in three samples in a row or more, while the learning rate is above half
 its peak and has stopped rising. Of optimizers other than Adam, AdamW and SGD the first 32 updates
 are not judged: many warm up by themselves. A tensor counts only where rounding is the reason: what
-did move moved less than one spacing, no farther than Adam steps, and float32 would have kept the
-step.
+did move moved less than one spacing, no farther than Adam steps, float32 would have kept the step,
+and, where the optimizer's rule is known, less was made than it asked for.
 ## Why it matters
 bfloat16 has 8 bits: between a number and the next lies 0.4 to 0.8 % of it, and an update below half
 of that is rounded away, at every step anew. AdamW moves a weight by about one learning rate, so a
@@ -75,10 +75,14 @@ class Limits(rule.Limits):
     update above `share` was the 24th, of one that had lost half of its fall the 71st."""
     near_peak: float = 0.5
     """Share of its peak above which a learning rate is meant to move the weights."""
+    kept: float = 0.875
+    """Largest part of the updates asked for that is made where rounding to nearest loses some, in
+    the median of the samples: small runs kept at most 0.75 of them in tensors of which 60 % stood
+    still, rounding at random keeps all on average."""
     farthest: float = 1.5
-    """Farthest, in learning rates, that the weights which move go on average (rms) under Adam kinds
-    and rounding to nearest: a step is about one rate. With stochastic rounding a move is a whole
-    spacing; small runs of both kinds, at 3 rates each, are told apart."""
+    """Farthest, in learning rates, that the weights which move go (rms, in the median of the
+    samples) under Adam kinds and rounding to nearest: a step is about one rate. With stochastic
+    rounding a move is a whole spacing; small runs of both kinds, at 3 rates each, are told apart."""
 
 
 def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
@@ -164,14 +168,24 @@ def _rounded_away(trace: Trace, dtype: str, unmoved: Floats, rate: Floats, limit
     family, eps = trace.facts.get("optimizer_family"), trace.facts.get("eps")
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         small = ~(_values(trace, "update_ratio") > FORMATS[dtype].step)
+        # A way of rounding is that of a run: a single sample of it may look like the other.
+        small &= ~(_usual(_values(trace, "update_realized")) > limits.kept)
         if family == "sgd":  # no bound: a few elements may have far larger gradients than the rest
             return small & ~(rate * gradient < KEPT_BY_FLOAT32 * weights)
-        moved = size / np.sqrt(_most_moved(trace, unmoved))
-        nearest = ~(moved > limits.farthest * rate)
+        moved = size / np.sqrt(_most_moved(trace, unmoved)) / rate
+        nearest = ~(_usual(moved) > limits.farthest)
         damped: float | Floats = 1.0
         if family == "adam" and isinstance(eps, float) and 0 < eps < np.inf:
             damped = gradient / (gradient + eps)
         return small & nearest & ~(rate * damped < KEPT_BY_FLOAT32 * weights)
+
+
+def _usual(values: Floats) -> Floats:
+    """[P]: the median over all samples, NaN where there is none."""
+    usual = np.full(values.shape[1], np.nan)
+    known = np.isfinite(values).any(axis=0)
+    usual[known] = np.nanmedian(np.where(np.isfinite(values), values, np.nan)[:, known], axis=0)
+    return usual
 
 
 def _most_moved(trace: Trace, unmoved: Floats) -> Floats:
@@ -267,6 +281,7 @@ RULE = rule.Rule(
     needs=("update_unchanged", "tensor_lr", "param_dtype"),
     uses=(
         "update_rms",
+        "update_realized",
         "update_ratio",
         "param_rms",
         "grad_rms",

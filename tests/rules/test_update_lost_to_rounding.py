@@ -40,7 +40,7 @@ def run(
     )
 
 
-CHANNELS = ("update_rms", "update_ratio", "param_rms", "grad_rms")
+CHANNELS = ("update_rms", "update_realized", "update_ratio", "param_rms", "grad_rms")
 
 
 def lost_of(thousand: int) -> Trace:
@@ -78,6 +78,10 @@ AT_LIMIT = {
         lambda: rates(1.0, *[float(np.nextafter(np.float32(0.5), 1))] * 3),
     ),
     "own_warmup": (lambda: of_family("radam", 34), lambda: of_family("radam", 35)),
+    "kept": (
+        lambda: run(1.0, update_realized=float(np.nextafter(np.float32(0.875), 1))),
+        lambda: run(1.0, update_realized=0.875),
+    ),
     "farthest": (lambda: moving(float(np.nextafter(np.float32(1.5), 2))), lambda: moving(1.5)),
 }
 
@@ -170,6 +174,20 @@ def test_the_end_of_a_schedule_is_not_judged() -> None:
 def test_weights_that_moved_a_whole_spacing_were_rounded_stochastically() -> None:
     assert not is_clear(run(0.95, update_rms=RATE * 0.2))
     assert is_clear(run(0.95, update_rms=RATE * 10 * np.sqrt(0.05)))
+
+
+def test_how_a_run_rounds_is_told_by_the_median_of_its_samples() -> None:
+    far, near = RATE * 10 * np.sqrt(0.05), RATE * 0.2
+    mostly_far = np.where(np.arange(12) % 4, far, near)[:, None]
+    mostly_near = np.where(np.arange(12) % 4, near, far)[:, None]
+    assert is_clear(run(0.95, update_rms=mostly_far, samples=12))
+    assert not is_clear(run(0.95, update_rms=mostly_near, samples=12))
+
+
+def test_where_all_was_made_on_average_nothing_is_lost() -> None:
+    assert is_clear(run(0.95, update_realized=1.02, update_rms=RATE * 0.2))
+    assert is_clear(run(0.95, update_realized=1.02, optimizer_family="sgd"))
+    assert not is_clear(run(0.95, update_realized=0.4, update_rms=RATE * 0.2))
 
 
 def test_a_sample_without_a_moved_weight_does_not_acquit_what_moved_outside_of_it() -> None:

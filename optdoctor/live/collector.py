@@ -6,7 +6,7 @@ they leave open (a sum that is not finite, a smallest element of zero) is looked
 anything is told; on a device they are read at the next sample, which then takes that care.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,18 +17,21 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optdoctor.live import shares, sums
+from optdoctor.live.before import Before
 from optdoctor.live.digest import CHANNELS, Doubts, channels_of, doubts_of, layers_of, settled
+from optdoctor.live.followed import Rule
 from optdoctor.live.histograms import Cell, Histograms, binned
-from optdoctor.live.parts import Part, Stack, joined, of_rows, parts_of, sampled_of
+from optdoctor.live.parts import Part, Stack, joined, parts_of, sampled_of
 from optdoctor.live.room import Room
-from optdoctor.live.snapshot import LEAST_BYTES, Snapshot, rows_of
+from optdoctor.live.snapshot import LEAST_BYTES, rows_of
 from optdoctor.live.sums import Sheet
 from optdoctor.live.tensors import Tracked, local
 from optdoctor.live.transfer import Transfer
-from optdoctor.live.units import HALF, STACKED, Unit, array_of, plain, units_of
-from optdoctor.optimizers import keeps_rule, number_of, reader_of, settings_of
-from optdoctor.optimizers.elements import elements, kept, wide
-from optdoctor.optimizers.probe import Elements, Group, Number, Probe, fit
+from optdoctor.live.units import HALF, STACKED, Unit, array_of, plain
+from optdoctor.live.watched import Watched
+from optdoctor.optimizers import number_of, reader_of
+from optdoctor.optimizers.elements import wide
+from optdoctor.optimizers.probe import Probe
 from optdoctor.trace import SAMPLED
 
 TENSOR_CHANNELS = CHANNELS
@@ -68,29 +71,19 @@ class Collector:
         tracked: Tracked,
         room_bytes: int | None = LEAST_BYTES,
     ) -> None:
-        self._optimizer, self._probe, self._tracked = optimizer, probe, tracked
-        self._read = reader_of(optimizer)
-        """States as they were at the last look, in a hook."""
-        self._units, self._room = units_of(tracked), Room()
-        self._reads_before = bool(probe.keeps) or any(unit.dtype in HALF for unit in self._units)
-        self._snapshot = Snapshot(self._units, room_bytes)
-        self.rows_only = self._snapshot.rows_only
+        self._watched = Watched(optimizer, probe, tracked)
+        self._before = Before(self._watched, room_bytes)
+        self._rule, self._room = Rule(self._watched, self._before), Room()
+        self.rows_only = self._before.snapshot.rows_only
         """Positions of tensors of which the update is that of some rows."""
-        self._foretells = probe.foretell is not None and keeps_rule(optimizer)
         self._transfer = Transfer(len(tracked.tensors))
-        self._host = all(unit.device.type == "cpu" for unit in self._units)
+        self._host = all(unit.device.type == "cpu" for unit in self._watched.units)
         self._doubts = Doubts()
         """What the numbers of the last sample left open, where they are read late."""
         self._raw = Sheet()
         self._raw_rows: dict[str, NDArray[np.float64]] = {}
-        self._old: dict[tuple[int, ...], dict[str, Any]] = {}
-        self._fresh: set[int] = set()
-        """Positions without a state before the step, in units of which others had one."""
-        self._early: dict[int, Tensor] = {}
         self._num_samples = 0
         self._parts: dict[int, Part] = {}
-        self._whole_before: dict[int, dict[str, Tensor]] = {}
-        self._rates_before: dict[int, Any] = {}
         sizes = np.array([local(p).numel() for p in tracked.parameters], np.float64)
         self._sizes = {name: sizes.copy() for name in ("weight", "update", "moment1", "moment2")}
         self._number_limits = np.full((3, len(sizes)), np.nan)
@@ -98,7 +91,7 @@ class Collector:
         self._layers = layers_of([t.layer for t in tracked.tensors])
         groups = np.array([t.group if t.in_optimizer else -1 for t in tracked.tensors], int)
         self._in_group = [np.flatnonzero(groups == i) for i in range(len(optimizer.param_groups))]
-        for unit in self._units:
+        for unit in self._watched.units:
             self._number_limits[2, list(unit.positions)] = torch.finfo(unit.dtype).eps
 
     @property
@@ -109,60 +102,41 @@ class Collector:
     @property
     def snapshot_bytes(self) -> int:
         """What copies of weights take at most."""
-        return self._snapshot.num_bytes
+        return self._before.snapshot.num_bytes
 
     @torch.no_grad()
     def before_clip(self, positions: Iterable[int]) -> None:
         """Measures these gradients, which are about to be clipped."""
         chosen = set(positions)
         sheet = Sheet() if self._host else self._raw
-        for unit in self._units:
-            held = [i for i in unit.positions if i in chosen and self._gradient(i) is not None]
+        for unit in self._watched.units:
+            found = [(i, self._watched.gradient(i)) for i in unit.positions if i in chosen]
+            held = {i: gradient for i, gradient in found if gradient is not None}
             if held:
                 some = replace(unit, positions=tuple(held))
-                self._put(sheet, "raw", some, some.matrix([self._given(i) for i in held]))
+                self._put(sheet, "raw", some, some.matrix(list(held.values())))
         if not self._host:
             return
         rows = self._transfer.read(sheet)
         again = Sheet()
         for i in sums.suspects(rows, "raw", self._num_elements("raw")):
-            again.put_all("raw", np.array([i]), sums.careful(plain(self._given(i))))
+            if (gradient := self._watched.gradient(i)) is not None:
+                again.put_all("raw", np.array([i]), sums.careful(plain(gradient)))
         rows |= self._transfer.read(again, rows)
         for name, row in rows.items():
-            known = self._raw_rows.setdefault(name, np.full(len(self._tracked.tensors), np.nan))
+            known = self._raw_rows.setdefault(name, np.full(self._watched.num_tensors, np.nan))
             known[list(chosen)] = row[list(chosen)]
 
     def forget(self) -> None:
         """Lets go of all that belongs to one update: it was not made, or is measured."""
-        self._raw, self._raw_rows = Sheet(), {}
-        self._release()
-
-    def _release(self) -> None:
-        self._parts, self._old, self._fresh, self._early = {}, {}, set(), {}
-        self._whole_before, self._rates_before = {}, {}
-        self._snapshot.drop()
+        self._raw, self._raw_rows, self._parts = Sheet(), {}, {}
+        self._before.drop()
 
     @torch.no_grad()
     def before(self) -> None:
         """Keeps what the step is about to change: weights, and of moments the sampled elements."""
-        self._release()
-        self._snapshot.take(self._tracked.parameters)
-        if self._probe.overwrites_gradient:
-            self._early = {
-                i: grad.detach().clone()
-                for i, p in enumerate(self._tracked.parameters)
-                if (grad := p.grad) is not None
-            }
-        if self._probe.rate_before:
-            for i in range(len(self._optimizer.param_groups)):
-                self._rates_before[i] = self._probe.rate(
-                    group := self._settings(i), self._probe.count({}, group)
-                )
-        if self._reads_before:
-            self._read = reader_of(self._optimizer)
-        for unit in self._units:
-            if unit.trainable:
-                self._old[unit.positions] = self._kept(unit)
+        self._parts = {}
+        self._before.take()
 
     def histograms(self) -> Histograms:
         """Of the sampled elements of the step last measured."""
@@ -188,7 +162,7 @@ class Collector:
                 self._look_again(again, doubts)
                 rows = self._transfer.read(again, rows)
             arrived = [self._told(settled(rows, doubts) | self._raw_rows, *context)]
-        self._snapshot.drop()
+        self._before.snapshot.drop()
         return arrived
 
     def flush(self) -> list[Reading]:
@@ -197,9 +171,9 @@ class Collector:
 
     def rate(self, group: int) -> Any:
         """The learning rate of a group now, a number or a tensor."""
-        settled = settings_of(self._optimizer, self._optimizer.param_groups[group])
+        settled = self._watched.settings(group)
         count = settled.get("step", 1)
-        return self._probe.rate(settled, count if isinstance(count, int | float) else 1)
+        return self._watched.probe.rate(settled, count if isinstance(count, int | float) else 1)
 
     def _told(
         self, rows: dict[str, NDArray[np.float64]], step: int, rates: NDArray[np.float64]
@@ -209,25 +183,25 @@ class Collector:
         )
         rates = np.where(np.isnan(rates), rows.get("rate", np.nan), rates)
         values, tensors = channels_of(
-            rows, self._num_elements, rates, self._layers, self._probe.adaptive, self._still
+            rows, self._num_elements, rates, self._layers, self._watched.probe.adaptive, self._still
         )
         return Reading(step, values, tensors)
 
     def _measure(self, doubts: Doubts) -> Sheet:
         """The hot path: nothing in it reads a number."""
         sheet, self._raw = self._raw, Sheet()
-        self._read = reader_of(self._optimizer)
-        gradients = self._gradients()
+        watched, gradients = self._watched, self._before.gradients()
+        read = reader_of(watched.optimizer)
         waiting: dict[tuple[object, ...], list[Stack]] = {}
-        for unit in self._units:
+        for unit in watched.units:
             parts = parts_of(
                 unit,
-                self._tracked.parameters,
+                watched.tracked.parameters,
                 gradients,
-                self._read,
-                self._probe,
-                self._settings(unit.group),
-                self._fresh,
+                read,
+                watched.probe,
+                watched.settings(unit.group),
+                self._before.fresh,
             )
             for part in parts:
                 self._parts |= dict.fromkeys(part.unit.positions, part)
@@ -250,10 +224,10 @@ class Collector:
         careful = bool(doubts.rates.intersection(stack.positions))
         self._share(sheet, stack)
         if not self._host:
-            sheet.put_plain(array_of(stack.positions), shares.of_second(self._means(stack)))
+            sheet.put_plain(array_of(stack.positions), shares.of_second(self._rule.means(stack)))
         self._rate(sheet, stack, careful=careful)
         if not self._host or self._num_samples < FOLLOWED:
-            self._follow(sheet, stack, careful=careful)
+            self._rule.follow(sheet, stack, careful=careful)
 
     def _stack(self, part: Part, sheet: Sheet | None = None) -> Stack:
         """Its sampled elements; statistics of all elements go to the sheet, where there is one."""
@@ -263,12 +237,10 @@ class Collector:
         new = part.matrix(part.parameters, room)
         self._put(sheet, "param", unit, new)
         values["weight"] = unit.sampled(new)
-        old = self._snapshot.of(part.whole)
+        old = self._before.snapshot.of(part.whole)
         if old is not None and sheet is not None:
             self._put_update(sheet, part, new, old)
-        before = self._old.get(part.whole.positions, {})
-        fresh = unit.positions[0] in self._fresh
-        values |= {n: part.of_whole(m) for n, m in before.items() if n == "old" or not fresh}
+        values |= self._before.values(part)
         if part.gradients:
             gradient = part.matrix(part.gradients, room)
             self._put(sheet, "grad", unit, gradient, extremes=True)
@@ -284,10 +256,10 @@ class Collector:
             values["divisor"] = sampled_of(unit, matrix, layout.divisor.aligned)
         elif layout.divisor is None and "second" in values:
             values["divisor"] = values["second"]
-        if part.states and (count := part.count(self._probe, known=self._host)) is not None:
+        if part.states and (count := part.count(self._watched.probe, known=self._host)) is not None:
             values["count"] = count
-        if self._foretells and self._probe.scope == "element":
-            for name in self._probe.reads:
+        if self._watched.follows_elements:
+            for name in self._watched.probe.reads:
                 if (entry := part.entries(name)) is not None:
                     values[f"state {name}"] = entry
             for name, moment in layout.further.items():
@@ -317,45 +289,12 @@ class Collector:
         if unit.stacked:
             sheet.put_all("update", positions, sums.changes(new, part.of_whole(old), self._room))
         else:
-            here = rows_of(plain(part.parameters[0]), self._snapshot.stride(part.whole))
+            here = rows_of(plain(part.parameters[0]), self._before.snapshot.stride(part.whole))
             column = sums.differences(here.reshape(-1), old.reshape(-1), self._room)
             sheet.put_all("update", positions, column)
             self._sizes["update"][positions] = here.numel()
-        if self._foretells and self._probe.scope == "tensor":
-            self._follow_whole(sheet, part, old)
-
-    def _follow_whole(self, sheet: Sheet, part: Part, old: Tensor) -> None:
-        """The rule of one tensor after another, for a rule that needs them whole."""
-        unit, probe = part.unit, self._probe
-        if not part.gradients or unit.num_elements > WHOLE or not probe.knows(part.group):
-            return
-        weights = part.of_whole(old) if unit.stacked else old.reshape(1, -1)
-        if weights.shape[1] != unit.num_elements or not part.states:
-            return
-        for i, position in enumerate(unit.positions):
-            weight = weights[i].view(plain(part.parameters[i]).shape)
-            before = self._whole_before.get(position)
-            if before is None and probe.keeps:
-                continue
-            around = elements(
-                probe,
-                part.states[i],
-                part.group,
-                weight=weight,
-                gradient=plain(part.gradients[i]),
-                before=before or {},
-                take=plain,
-                num_elements=unit.num_elements,
-                rate=self._rates_before.get(unit.group),
-            )
-            assert probe.foretell is not None
-            foretold = probe.foretell(around).reshape(1, -1)
-            moved = (wide(plain(part.parameters[i])) - wide(weight)).reshape(1, -1)
-            sheet.put(
-                "update_realized",
-                np.array([position]),
-                shares.realized(moved, foretold, careful=True),
-            )
+        if self._watched.foretells and not self._watched.follows_elements:
+            self._rule.follow_whole(sheet, part, old)
 
     def _share(self, sheet: Sheet, stack: Stack) -> None:
         """Shares of the sampled elements of a stack that are what they were."""
@@ -372,9 +311,9 @@ class Collector:
             share = shares.unchanged(moving, num_moving, second, second_old, self._room)
             sheet.put("moment2_unchanged", positions, share)
         group = stack.part.group
-        if not self._probe.knows(group):
+        if not self._watched.probe.knows(group):
             return
-        apart = self._probe.decay_apart(group)
+        apart = self._watched.probe.decay_apart(group)
         in_float32 = group.get("fused") and old.dtype in HALF  # rounds once, after all
         # float16 also where a weight is subnormal, from 6e-5 down.
         least = 1.0 if old.dtype == torch.float16 else 2 * torch.finfo(old.dtype).eps
@@ -388,94 +327,12 @@ class Collector:
 
     def _rate(self, sheet: Sheet, stack: Stack, *, careful: bool) -> None:
         """Means over the sampled elements of a stack, which one odd element spoils."""
-        positions, means = array_of(stack.positions), self._means(stack)
+        positions, means = array_of(stack.positions), self._rule.means(stack)
         sheet.put_plain(positions, shares.of_rates(means, careful=careful))
         if (line := shares.line(means)) is not None:
             own = stack.part.layout.divisor is None
             bound = line if own else torch.full_like(line, torch.inf)
             sheet.put("moment2 line", positions, bound.expand(len(positions), 1).reshape(-1))
-
-    def _follow(self, sheet: Sheet, stack: Stack, *, careful: bool) -> None:
-        """What of the change that the rule asks for was made."""
-        around = self._around(stack)
-        if around is None or self._probe.foretell is None:
-            return
-        moved = wide(shares.thin(stack.values["weight"])) - around.weight
-        foretold = self._probe.foretell(around)
-        if stack.part.group.get("fused") and "second" in stack.values and stack.stored in HALF:
-            # It divided by a float32 of which 16 bits hold next to nothing where that is small.
-            held = shares.thin(stack.values["second"]) >= torch.finfo(stack.stored).tiny
-            foretold, moved = (torch.where(held, t, 0) for t in (foretold, moved))
-        share = shares.realized(moved, foretold, careful=careful)
-        sheet.put("update_realized", array_of(stack.positions), share)
-
-    def _means(self, stack: Stack) -> shares.Means:
-        values, group, count = stack.values, stack.part.group, stack.values.get("count")
-        # What lies there in fewer bits is not what the update was divided by.
-        adaptive = self._probe.adaptive and count is not None and stack.form != "quantized"
-        eps = group.get("eps") if adaptive else None
-        c1: Number = 1.0
-        c2: Number = 1.0
-        rate = None
-        if eps is not None and count is not None:
-            c1, c2 = (fit(c, stack.like) for c in self._probe.corrections(group, count))
-            rate = self._rates_before.get(stack.part.unit.group, self._probe.rate(group, count))
-        usable = isinstance(eps, int | float) and isinstance(rate, int | float | Tensor)
-        return shares.Means(
-            first=values.get("first"),
-            second=values.get("second"),
-            divisor=values.get("divisor"),
-            form=stack.form,
-            stored=stack.stored,
-            c1=c1,
-            c2=c2,
-            eps=eps if usable else None,
-            rate=1.0 if rate is None else fit(rate, stack.like),
-        )
-
-    def _around(self, stack: Stack) -> Elements | None:
-        values, group = stack.values, stack.part.group
-        count, layout = values.get("count"), stack.part.layout
-        needed = [f"keep {name}" in values for name in self._probe.keeps]
-        known = self._foretells and self._probe.scope == "element" and self._probe.knows(group)
-        if not known or not {"gradient", "old"} <= values.keys() or not layout.aligned:
-            return None
-        if any(needed) and not all(needed):
-            return None
-        named = layout if stack.part.states else self._probe.layout({}, group)
-        means = {"first": named.first, "second": named.second, "divisor": named.divisor}
-        if any(moment is not None and name not in values for name, moment in means.items()):
-            return None
-
-        def thin(value: Any) -> Any:
-            two = isinstance(value, Tensor) and value.dim() == 2
-            return wide(shares.thin(value)) if two else value
-
-        count = float("nan") if count is None else count
-        moments = {n: thin(values[n]) for n in ("first", "second", "divisor") if n in values}
-        rate = self._rates_before.get(stack.part.unit.group, self._probe.rate(group, count))
-        c1, c2 = self._probe.corrections(group, count)
-        weight = thin(values["old"])
-        return Elements(
-            weight=weight,
-            gradient=thin(values["gradient"]),
-            first=moments.get("first"),
-            second=moments.get("second"),
-            divisor=moments.get("divisor"),
-            state={
-                n.removeprefix("state "): thin(v)
-                for n, v in values.items()
-                if n.startswith("state ")
-            },
-            before={
-                n.removeprefix("keep "): thin(v) for n, v in values.items() if n.startswith("keep ")
-            },
-            group=group,
-            rate=fit(rate, weight),
-            step=count,
-            c1=fit(c1, weight),
-            c2=fit(c2, weight),
-        )
 
     def _look_again(self, sheet: Sheet, doubts: Doubts) -> None:
         """With care, at what the numbers left open."""
@@ -494,31 +351,31 @@ class Collector:
 
     def _look_again_at(self, sheet: Sheet, stack: Stack, doubts: Doubts) -> None:
         if not doubts.counts.isdisjoint(stack.positions):
-            sheet.put_plain(array_of(stack.positions), shares.of_second(self._means(stack)))
+            sheet.put_plain(array_of(stack.positions), shares.of_second(self._rule.means(stack)))
         spoilt = not doubts.rates.isdisjoint(stack.positions)
         if spoilt:
             self._rate(sheet, stack, careful=True)
         if spoilt or not doubts.rounding.isdisjoint(stack.positions):
-            self._follow(sheet, stack, careful=True)
+            self._rule.follow(sheet, stack, careful=True)
 
     def _whole(self, of: str, position: int) -> Tensor | None:
         """The whole tensor of a quantity."""
         part = self._parts.get(position)
         if part is None:
             return None
-        row, parameter = part.unit.positions.index(position), self._tracked.parameters[position]
+        row, snapshot = part.unit.positions.index(position), self._before.snapshot
+        parameter = part.parameters[row]
         if of == "param":
             return plain(parameter)
         if of == "grad":
             return plain(part.gradients[row]) if part.gradients else None
         if of == "update":
-            old = self._snapshot.of(part.whole)
+            old = snapshot.of(part.whole)
             if old is None:
                 return None
             if part.whole.stacked:
-                old = part.of_whole(old)[row]
-                return wide(plain(parameter).reshape(-1)) - wide(old)
-            return wide(rows_of(plain(parameter), self._snapshot.stride(part.whole))) - wide(old)
+                return wide(plain(parameter).reshape(-1)) - wide(part.of_whole(old)[row])
+            return wide(rows_of(plain(parameter), snapshot.stride(part.whole))) - wide(old)
         mean = part.mean(part.layout.first if of == "moment1" else part.layout.second)
         return None if mean is None else mean[row]
 
@@ -533,91 +390,13 @@ class Collector:
         if "second" not in values:
             return None
         values["weight"] = plain(part.parameters[row]).reshape(1, -1)
-        if (count := part.count(self._probe)) is not None:
+        if (count := part.count(self._watched.probe)) is not None:
             values["count"] = count[row : row + 1] if isinstance(count, Tensor) else count
-        return self._means(Stack((position,), values, part, values["second"].dtype))
-
-    def _kept(self, unit: Unit) -> dict[str, Any]:
-        """What the sampled elements of a unit are before the step: copies."""
-        members = [self._tracked.parameters[i] for i in unit.positions]
-        old = self._snapshot.of(unit) if unit.stacked else None
-        matrix = unit.matrix(members) if old is None else old
-        values = {"old": _copy(unit.sampled(matrix), members)}
-        if not (self._probe.keeps or unit.dtype in HALF):
-            return values
-        states = [self._read(p) for p in members]
-        rows = [row for row, state in enumerate(states) if state]
-        if not rows:
-            return values
-        group, whole = self._settings(unit.group), len(rows) == len(members)
-        if not whole:
-            self._fresh.update(i for i, s in zip(unit.positions, states, strict=True) if not s)
-        part = Part(
-            unit if whole else of_rows(unit, rows),
-            None if whole else tuple(rows),
-            unit,
-            [members[row] for row in rows],
-            (),
-            [states[row] for row in rows],
-            group,
-            self._probe.layout(states[rows[0]], group),
-        )
-        before = self._held(part)
-        return values | (before if whole else _spread(before, rows, len(members)))
-
-    def _held(self, part: Part) -> dict[str, Any]:
-        """What of the states a step changes, and shares and rule need from before it: copies."""
-        unit, values = part.unit, dict[str, Any]()
-        second = part.layout.second
-        if second is not None and second.form in ("full", "rooted"):
-            held = part.mean(second)
-            if held is not None and held.dtype in HALF:
-                values["second_old"] = _copy(unit.sampled(held), part.parameters)
-        if self._foretells and self._probe.keeps:
-            self._keep(part, values)
-        return values
-
-    def _keep(self, part: Part, values: dict[str, Any]) -> None:
-        """What the rule needs from before the step, besides the weights."""
-        unit, probe, layout = part.unit, self._probe, part.layout
-        if probe.scope == "tensor":
-            if unit.num_elements <= WHOLE and self._snapshot.of(part.whole) is not None:
-                for i, state in zip(unit.positions, part.states, strict=True):
-                    self._whole_before[i] = kept(probe, state, part.group, plain, unit.num_elements)
-            return
-        moments = {"first": layout.first, "second": layout.second, "divisor": layout.divisor}
-        for name in probe.keeps:
-            moment = (moments | dict(layout.further)).get(name)
-            if moment is None:
-                entry = part.entries(name)
-            else:
-                matrix = part.mean(moment)
-                entry = None if matrix is None else unit.sampled(matrix)
-            if entry is not None:
-                values[f"keep {name}"] = entry.clone()
-
-    def _settings(self, group: int) -> Group:
-        return settings_of(self._optimizer, self._optimizer.param_groups[group])
-
-    def _gradients(self) -> list[Tensor | None]:
-        """[P]: those that the step consumed."""
-        found = [p.grad for p in self._tracked.parameters]
-        for i, grad in self._early.items():
-            found[i] = grad
-        return [grad if grad is not None and grad.numel() else None for grad in found]
-
-    def _gradient(self, position: int) -> Tensor | None:
-        grad = self._early.get(position, self._tracked.parameters[position].grad)
-        return grad if grad is not None and grad.numel() else None
-
-    def _given(self, position: int) -> Tensor:
-        grad = self._gradient(position)
-        assert grad is not None
-        return grad
+        return self._rule.means(Stack((position,), values, part, values["second"].dtype))
 
     def _rates(self, sheet: Sheet) -> NDArray[np.float64]:
         """[P]: the rate of each tensor; one that is a tensor goes with the sheet."""
-        rates = np.full(len(self._tracked.tensors), np.nan)
+        rates = np.full(len(self._watched.tracked.tensors), np.nan)
         for group, positions in enumerate(self._in_group):
             rate = self.rate(group)
             if isinstance(rate, Tensor) and rate.numel() == 1:
@@ -649,21 +428,6 @@ class Collector:
             taken["log10_moment2"] = torch.where(v > 0, v, torch.nan).double().log10()
         if "old" in values:
             taken["update"] = wide(values["weight"]) - wide(values["old"])
-        names = [self._tracked.tensors[i].name for i in stack.positions]
+        names = [self._watched.tracked.tensors[i].name for i in stack.positions]
         for quantity, matrix in taken.items():
             yield from ((quantity, name, row) for name, row in zip(names, matrix, strict=True))
-
-
-def _spread(values: dict[str, Any], rows: Sequence[int], num_rows: int) -> dict[str, Any]:
-    """Matrices [R, k] with the rows of others, which nobody reads, between theirs."""
-    found = {}
-    for name, matrix in values.items():
-        if len(matrix) == len(rows):
-            found[name] = matrix.new_zeros((num_rows, *matrix.shape[1:]))
-            found[name][list(rows)] = matrix
-    return found
-
-
-def _copy(matrix: Tensor, of: Sequence[Tensor]) -> Tensor:
-    """A matrix that the step does not change: that of one tensor may be a view of it."""
-    return matrix.clone() if len(of) == 1 else matrix

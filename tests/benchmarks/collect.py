@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -31,7 +30,6 @@ import torch
 from torch import Tensor, nn
 
 import optdoctor
-from optdoctor.live.collector import Collector
 from optdoctor.live.schedule import FLOOR_S, YOUNG
 from optdoctor.live.snapshot import SHARE, Snapshot
 
@@ -187,7 +185,7 @@ def no_snapshot() -> AbstractContextManager[object]:
 
 def little_room(room_bytes: int) -> AbstractContextManager[object]:
     """Doctors that begin now may keep so many bytes of weights."""
-    return patch("optdoctor.live.run.Collector", partial(Collector, room_bytes=room_bytes))
+    return patch("optdoctor.live.run.LEAST_BYTES", room_bytes)
 
 
 def check(doctor: Any, num_samples: int, channel: str = "grad_rms") -> None:

@@ -250,7 +250,7 @@ def test_the_same_tensor_gives_the_same_elements_and_no_generator_moves() -> Non
         model = nn.Module()
         model.register_parameter(name, nn.Parameter(torch.zeros(3 * SAMPLED)))
         collector, _ = collector_of(model, SGD(model.parameters(), lr=1.0))
-        (unit,) = collector._units
+        (unit,) = collector._watched.units
         assert unit.index is not None
         return unit.index[0].tolist()
 

@@ -28,6 +28,7 @@ from tqdm import tqdm
 
 import optdoctor
 from optdoctor.findings import Diagnosis, Severity, Verdict
+from optdoctor.live import doctor as live_doctor
 from optdoctor.live.doctor import Doctor
 from optdoctor.readers.run_record import FINDINGS, json_rows
 from optdoctor.reading.log import MAX_METRICS
@@ -96,6 +97,8 @@ def test_an_exception_of_the_training_passes_and_the_doctor_is_closed(
 
 
 def test_after_close_no_hook_is_left() -> None:
+    for left_open in list(live_doctor._OPEN):  # by other tests
+        left_open.close()
     model = net()
     optimizer = adamw(model)
     scaler = torch.amp.GradScaler("cpu")

@@ -39,7 +39,7 @@ def must_equal_numpy(histogram: Histogram, elements: Elements) -> None:
 
 def chosen(collector: Collector, number: int, tensor: torch.Tensor) -> Elements:
     """The collector's sample of it, in float64."""
-    (index,) = (unit.index for unit in collector._units if number in unit.positions)
+    (index,) = (unit.index for unit in collector._watched.units if number in unit.positions)
     flat = tensor.detach().double().reshape(-1).numpy()
     return flat if index is None else flat[index[0].numpy()]
 

@@ -72,7 +72,7 @@ def kept_bytes(snapshot: Snapshot) -> int:
 @pytest.mark.parametrize("room", [100_000, 400_000, 600_000])
 def test_every_update_is_measured_once_a_round_and_exactly(room: int, dtype: torch.dtype) -> None:
     model, optimizer, collector = training([*SIZES, BIG], room, dtype)
-    num_turns = len(collector._snapshot.turns)
+    num_turns = len(collector._before.snapshot.turns)
     assert (num_turns > 1) == (room < sum(p.numel() * p.itemsize for p in model.parameters()))
     for first in range(2):
         seen = [0] * len(list(model.parameters()))
@@ -127,7 +127,7 @@ def test_the_ratio_of_an_update_of_rows_is_over_all_weights() -> None:
 @pytest.mark.parametrize("room", [30_000, 100_000, 400_000, 600_000, None])
 def test_copies_stay_within_the_room(room: int | None, dtypes: tuple[torch.dtype, ...]) -> None:
     model, optimizer, collector = training([*SIZES, BIG, (65537,)], room, *dtypes)
-    snapshot = collector._snapshot
+    snapshot = collector._before.snapshot
     total = sum(p.numel() * p.itemsize for p in model.parameters())
     assert collector.snapshot_bytes <= (total if room is None else room)
     largest = 0

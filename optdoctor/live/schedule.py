@@ -150,13 +150,15 @@ class Schedule:
         if since * (16 if self._age <= YOUNG else 128) < self._age:
             return False
         allowed = self._allowed(elapsed_s)
-        if self._age <= YOUNG:
-            # Of the time of its first half: it comes of age with a bill of half that share.
-            half = min(1.0, YOUNG / 2 / self._age)
-            young = YOUNG_SHARE * self.part * half * elapsed_s
-            if self.work_s + self._next_sample_s <= young:
-                return True
+        if self._age <= YOUNG and self.work_s + self._next_sample_s <= self._youth_s(elapsed_s):
+            return True
         return self.work_s + self._next_sample_s + self._next_look_s <= allowed
+
+    def _youth_s(self, elapsed_s: float) -> float:
+        """What work may cost a young run by now: with what is idle a tenth of its time, and no more
+        than leaves it, when it comes of age, with a bill of half that share."""
+        share_s = YOUNG_SHARE * self.part * elapsed_s
+        return min(share_s - self.idle_s, (share_s / 2 - self.idle_s) * YOUNG / self._age)
 
     def _allowed(self, elapsed_s: float) -> float:
         return max(self.part * self.overhead * elapsed_s - self.idle_s, self.floor_s * self._age)

@@ -81,8 +81,8 @@ class Limits(rule.Limits):
     still, rounding at random keeps all on average."""
     farthest: float = 1.5
     """Farthest, in learning rates, that the weights which move go (rms, in the median of the
-    samples) under Adam kinds and rounding to nearest: a step is about one rate. With stochastic
-    rounding a move is a whole spacing; small runs of both kinds, at 3 rates each, are told apart."""
+    samples) under Adam kinds and rounding to nearest: a step is about one rate. Rounded at random a
+    move is a whole spacing; small runs of both kinds, at 3 rates each, are told apart."""
 
 
 def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:

@@ -75,7 +75,7 @@ CHANNELS: Mapping[str, Channel] = _table(
     ("update_realized", _TENSOR, "1", _COPY, "How far the measured update goes along the one that the optimizer's rule asks for, over the size of the latter (their dot product over its square): 1 where all of it was made, less where rounding swallowed some, about 1 where it rounds at random; where the rule is known, at the first three samples and wherever rounding may matter; from at most 1024 elements."),
     ("decay_unchanged", _TENSOR, "share", _COPY, "Share of the weights other than 0 that a weight decay made apart from the gradient leaves as they are, because the product rounds to the weight; sampled."),
     ("update_to_lr", _TENSOR, "1", _COPY, "update_rms over tensor_lr."),
-    ("effective_lr", _TENSOR, "1", _SAMPLED, "Adam kinds: mean of lr*sqrt(1-beta2^t) / ((1-beta1^t)*(sqrt(v)+eps*sqrt(1-beta2^t))); others: update_rms over grad_rms; effective_lr_from says which; sampled."),
+    ("effective_lr", _TENSOR, "1", _SAMPLED, "Adam kinds: mean of lr*sqrt(1-beta2^t) / ((1-beta1^t)*(sqrt(v)+eps*sqrt(1-beta2^t))); others: update_rms over grad_rms; effective_lr_from says which; not given where the moment is held in fewer bits by blocks; a mean, so that entries without a gradient yet count with lr/eps (update_to_lr has no such tail); from at most 1024 elements."),
     ("moment1_rms", _TENSOR, "loss/weight", _PASS, "Root mean square of the first moment as stored; exact, over finite elements."),
     ("moment2_rms", _TENSOR, "(loss/weight)^2", _PASS, "Root mean square of the second moment as stored; exact, over finite elements."),
     ("moment2_min", _TENSOR, "(loss/weight)^2", _PASS, "Smallest finite element of the second moment as stored; exact."),

@@ -3,6 +3,7 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 from made_up import RUN, finding
 
@@ -11,6 +12,8 @@ from optdoctor.findings import Diagnosis, Differential, Notice, Severity, Treatm
 from optdoctor.report import text
 from optdoctor.sinks import Place, make
 from optdoctor.sinks.report_page import OURS
+from optdoctor.synthetic import falling_loss, make_trace
+from optdoctor.trace import TensorInfo
 
 
 def told(capsys: pytest.CaptureFixture[str], *notices: Notice) -> str:
@@ -100,3 +103,19 @@ def test_what_was_told_and_passed_is_taken_back(capsys: pytest.CaptureFixture[st
     console.close(diagnose(RUN), RUN, "")
     said = " ".join(capsys.readouterr().err.split())
     assert said.endswith("Told while training and found no longer: upward-drift.")
+
+
+@pytest.mark.parametrize(("last", "told"), [(95, False), (60, True)])
+def test_a_healthy_line_says_when_tensors_were_last_looked_at(
+    last: int, told: bool, capsys
+) -> None:
+    steps = np.arange(1, last + 1, 5)
+    trace = make_trace(
+        {"param_rms": np.ones((len(steps), 1))},
+        loss=falling_loss(100),
+        tensors=(TensorInfo("w", (3,)),),
+        steps={"param_rms": steps},
+    )
+    make("console", Place(None)).close(diagnose(trace), trace, "")
+    said = " ".join(capsys.readouterr().err.split())
+    assert ("Tensors were last looked at in step" in said) is told

@@ -26,8 +26,9 @@ class Schedule:
     in a million updates. `interval` fixes it instead.
 
     Two bills: idle, of hooks without a sample and of logging, which every update costs, and work,
-    of samples and examinations. Work takes what idle leaves of the share, and its floor where
-    that is more, so that a loop of short updates is sampled too. The share of youth is its own.
+    of samples and examinations. Work takes what idle leaves of the share, but at least half of
+    it; samples have a floor of their own besides, so that a loop of short updates is sampled too.
+    The share of youth is its own.
     """
 
     overhead: float = 0.01
@@ -45,6 +46,9 @@ class Schedule:
     _looks_s: float = 0.0
     """What examinations have cost of the work."""
     _before_sample_s: float = 0.0
+    _samples_s: float = 0.0
+    """What samples have cost of the work, and, until it came of age, the young run."""
+    _youth_samples_s: float = 0.0
     _last: int = 0
     _burst: int = 0
     _changed: bool = False
@@ -69,12 +73,15 @@ class Schedule:
         """What `steps` updates in that time have cost, in words."""
         share, steps = self.billed_s / max(elapsed_s, 1e-9), max(steps, 1)
         per_step, idle = self.billed_s / steps * 1e6, self.idle_s / steps * 1e6
-        return (
-            f"{share * 100:.2g} % of training time, {per_step:.0f} us a step, {idle:.0f} of them"
-            f" between samples (budget {self.part * self.overhead * 100:.2g} % once the run is"
-            f" {YOUNG} steps old, or {self.floor_s * 1e6:.2g} us for samples), {self.samples} steps"
-            f" sampled"
+        told = (
+            f"{share * 100:.2g} % of training time, {per_step:.0f} us a step: {idle:.0f} us hooks"
+            f" and log of every step, the rest {self.samples} samples and the examinations"
         )
+        if self.interval is not None:
+            return f"{told} (as interval={self.interval} asks)"
+        budget = self.part * self.overhead * 100
+        young = f"{YOUNG_SHARE * 100:.2g} % until step {YOUNG}, then " if steps <= YOUNG else ""
+        return f"{told} (which may take {young}{budget:.2g} % less the hooks, or half of that)"
 
     def add(self, seconds: float, *, idle: bool) -> None:
         """Bills time."""
@@ -87,7 +94,10 @@ class Schedule:
         """Whether the next update is sampled; to be asked once for each update."""
         if self.sampling:
             self._next_sample_s = self.work_s - self._before_sample_s
+            self._samples_s += self._next_sample_s
         self._age += 1
+        if self._age == YOUNG + 1:
+            self._youth_samples_s = self._samples_s
         if not self._wanted(elapsed_s):
             return False
         self._before_sample_s = self.work_s
@@ -149,16 +159,32 @@ class Schedule:
         since = self._age - self._last
         if since * (16 if self._age <= YOUNG else 128) < self._age:
             return False
-        allowed = self._allowed(elapsed_s)
-        if self._age <= YOUNG and self.work_s + self._next_sample_s <= self._youth_s(elapsed_s):
+        next_s = self.work_s + self._next_sample_s
+        if self._age <= YOUNG and next_s <= self._youth_s(elapsed_s):
             return True
-        return self.work_s + self._next_sample_s + self._next_look_s <= allowed
+        if next_s + self._next_look_s <= self._share_s(elapsed_s):
+            return True
+        return self._samples_s - self._youth_samples_s + self._next_sample_s <= self._floor_due_s()
 
     def _youth_s(self, elapsed_s: float) -> float:
         """What work may cost a young run by now: with what is idle a tenth of its time, and no more
-        than leaves it, when it comes of age, with a bill of half that share."""
+        than leaves it, when it comes of age, with a bill of half that share; a quarter of the share
+        whatever is idle."""
         share_s = YOUNG_SHARE * self.part * elapsed_s
-        return min(share_s - self.idle_s, (share_s / 2 - self.idle_s) * YOUNG / self._age)
+        left_s = min(share_s - self.idle_s, (share_s / 2 - self.idle_s) * YOUNG / self._age)
+        return max(left_s, share_s / 4)
+
+    def _floor_due_s(self) -> float:
+        """What samples may have cost in any case: since the run is old where it is, so that what a
+        dear youth has cost leaves it no blinder than others."""
+        age = self._age if self._age <= YOUNG else self._age - YOUNG
+        return self.floor_s * age
+
+    def _share_s(self, elapsed_s: float) -> float:
+        """What idle leaves of the share; half of it in any case: hooks that cost more than the
+        share are no reason to be blind besides."""
+        share_s = self.part * self.overhead * elapsed_s
+        return max(share_s - self.idle_s, share_s / 2)
 
     def _allowed(self, elapsed_s: float) -> float:
-        return max(self.part * self.overhead * elapsed_s - self.idle_s, self.floor_s * self._age)
+        return max(self._share_s(elapsed_s), self.floor_s * self._age)

@@ -92,6 +92,10 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     if dtype not in COARSE:
         return []
     unmoved = trace.series["update_unchanged"]
+    if _warms_up(trace) and int(unmoved.steps[-1]) <= limits.own_warmup:
+        return Abstain(
+            f"no sample after its first {limits.own_warmup} updates, when it may warm up"
+        )
     share = _share(trace, dtype, limits)  # [T]
     lasting = [
         _lasting(share > limits.total, limits),
@@ -155,9 +159,14 @@ def _warm(trace: Trace, limits: Limits) -> Mask:
     steps, planned = trace.series["update_unchanged"].steps, trace.facts.get("warmup_steps")
     if not isinstance(planned, int) or not 0 < planned < 2**53:
         planned = 0
-    if trace.facts.get("optimizer_family", "adam") not in STEADY:
+    if _warms_up(trace):
         planned = max(planned, limits.own_warmup)
     return np.asarray(steps > planned, bool)
+
+
+def _warms_up(trace: Trace) -> bool:
+    """Whether the first steps of the optimizer may be small by themselves."""
+    return trace.facts.get("optimizer_family", "adam") not in STEADY
 
 
 def _rounded_away(trace: Trace, dtype: str, unmoved: Floats, rate: Floats, limits: Limits) -> Mask:

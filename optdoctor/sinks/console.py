@@ -5,6 +5,7 @@ import tempfile
 import textwrap
 from pathlib import Path
 
+from optdoctor.channels import Axis, channel
 from optdoctor.findings import Diagnosis, Notice, Severity, Verdict
 from optdoctor.report import text
 from optdoctor.rule import SYMPTOMS
@@ -12,6 +13,8 @@ from optdoctor.sinks import Place, Sink, report_page
 from optdoctor.trace import Trace
 
 WIDTH, INDENT = 80, " " * 11
+UNSEEN = 0.1
+"""Part of a run, at its end, without a sample of its tensors that is worth telling."""
 
 
 class Console(Sink):
@@ -41,12 +44,23 @@ class Console(Sink):
             page = report_page.written(self._out) if self._out and _lasts(self._out) else None
             say(text.render(diagnosis, trace, cost=cost, page=str(page) if page else None))
         else:
-            say(_wrapped(text.one_line(diagnosis, trace) + self._withdrawn(diagnosis)))
+            line = text.one_line(diagnosis, trace) + self._withdrawn(diagnosis)
+            say(_wrapped(line + _looked(trace)))
 
     def _withdrawn(self, diagnosis: Diagnosis) -> str:
         """What was told while training and is true no longer."""
         gone = sorted(self._told - {finding.rule for finding in diagnosis.findings})
         return f" Told while training and found no longer: {', '.join(gone)}." if gone else ""
+
+
+def _looked(trace: Trace) -> str:
+    """Until when tensors were looked at, where a tenth of the run or more has passed since."""
+    sampled = [s for name, s in trace.series.items() if channel(name).axis is Axis.TENSOR]
+    last = max((int(series.steps[-1]) for series in sampled if series.steps.size), default=0)
+    first, end = trace.steps
+    if not last or end - last < (end - first + 1) * UNSEEN:
+        return ""
+    return f" Tensors were last looked at in step {last:,}."
 
 
 def _lasts(folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -106,6 +107,20 @@ def test_fifteen_microseconds_an_update_are_free_in_any_case() -> None:
     assert schedule.billed_s <= FLOOR_S * 50_000 + 50 * FLOOR_S
 
 
+def test_a_dear_youth_and_dear_hooks_leave_no_run_blind() -> None:
+    schedule = Schedule()
+    sample_s = 200 * FLOOR_S
+    at = sampled(schedule, 50_000, step_s=40 * FLOOR_S, sample_s=sample_s, idle_s=10 * FLOOR_S)
+    assert schedule.idle_s > schedule.overhead * 50_000 * 50 * FLOOR_S, "hooks have eaten the share"
+    gaps = [b - a for a, b in pairwise(at)]
+    assert max(gaps) <= YOUNG
+    schedule = Schedule(0.05)
+    sampled(schedule, 100_000, step_s=1e-2, sample_s=0.0, idle_s=6e-4)
+    schedule._age, schedule.work_s, schedule._samples_s = 100_000, 24.0, 1e9
+    schedule._last = 0
+    assert schedule.due(elapsed_s=1000.0), "half of the share is theirs in any case"
+
+
 def test_further_work_must_fit_the_bill() -> None:
     schedule = Schedule(0.01, work_s=1.0)
     schedule.looked(1.0)
@@ -126,7 +141,7 @@ def test_samples_leave_room_for_an_examination_and_it_takes_no_more_than_is_left
 def aged(work_s: float) -> Schedule:
     """Long due for a sample, with an examination of 1 s expected."""
     schedule = Schedule(0.01, work_s=work_s, samples=3)
-    schedule._age, schedule._last = 5 * YOUNG, 3
+    schedule._age, schedule._last, schedule._samples_s = 5 * YOUNG, 3, 1e9
     schedule.looked(1.0)
     return schedule
 
@@ -140,7 +155,7 @@ def test_an_interval_fixes_the_samples_whatever_they_cost() -> None:
 def test_an_alarm_samples_the_next_two_updates_whatever_the_bill() -> None:
     schedule = Schedule()
     sampled(schedule, 2000)
-    schedule.work_s = 1e9
+    schedule.work_s = schedule._samples_s = 1e9
     assert sampled(schedule, 50, age=2000) == []
     schedule.alarm()
     assert sampled(schedule, 50, age=2050) == [2051, 2052]
@@ -151,7 +166,7 @@ def test_endless_alarms_do_not_sample_for_ever() -> None:
     schedule = Schedule()
     sampled(schedule, 2000)
     regular = schedule.samples
-    schedule.work_s = 1e9
+    schedule.work_s = schedule._samples_s = 1e9
     sampled(schedule, 5000, age=2000, alarm=True)
     assert schedule.samples - regular == BURST, "a burst is no reason for the next"
 

@@ -184,6 +184,13 @@ def test_how_a_run_rounds_is_told_by_the_median_of_its_samples() -> None:
     assert not is_clear(run(0.95, update_rms=mostly_near, samples=12))
 
 
+def test_a_run_that_was_sampled_in_its_first_updates_alone_is_not_judged() -> None:
+    early = examine(RULE, of_family("lion", 32))
+    assert early.status is Status.ABSTAINED
+    assert early.reason == "no sample after its first 32 updates, when it may warm up"
+    assert examine(RULE, of_family("adam", 32)).findings
+
+
 def test_where_all_was_made_on_average_nothing_is_lost() -> None:
     assert is_clear(run(0.95, update_realized=1.02, update_rms=RATE * 0.2))
     assert is_clear(run(0.95, update_realized=1.02, optimizer_family="sgd"))

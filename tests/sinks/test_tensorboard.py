@@ -192,7 +192,7 @@ def test_a_plain_loop_shows_each_tensors_curves(tmp_path: Path) -> None:
             assert curve(written, f"optdoctor/{channel}/{tensor.name}") == pytest.approx(wanted)
             assert len(wanted) == STEPS
     groups = {tag.split("/")[1] for tag in written.Tags()["scalars"]}
-    assert groups == {*PER_TENSOR, "loss", "lr", "grad_norm_used"}
+    assert groups == {*PER_TENSOR, "loss", "lr", "grad_norm_used", "step_time_s"}
 
 
 def test_a_metric_of_the_loop_is_a_curve(tmp_path: Path) -> None:

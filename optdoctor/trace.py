@@ -67,7 +67,7 @@ class TensorInfo:
     grad_dtype: str = ""
     moment1_dtype: str = ""
     update_sampled: bool = False
-    """Whether its update is measured on a fixed slice of its rows."""
+    """Whether its update is measured on a fixed slice of it."""
 
     @property
     def num_elements(self) -> int:

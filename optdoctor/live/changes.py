@@ -32,7 +32,7 @@ class Changes:
     ) -> None:
         self._probe, self._tracked = probe, tracked
         self._lazy = lazy(model, optimizer)
-        self._given = _given(optimizer)
+        self._given, self._lengths = _given(optimizer), _lengths(optimizer)
         self._trained: set[int] = set() if earlier is None else earlier._trained
         """Parameters that ever were trained, by identity: who freezes and thaws them in turn is
         told of once."""
@@ -51,7 +51,7 @@ class Changes:
     def seen(self, optimizer: Optimizer) -> bool:
         """The look before each update: how many parameters there are, and a few of them."""
         groups = optimizer.param_groups
-        if sum([len(group["params"]) for group in groups]) != len(self._given):
+        if self.regrouped(optimizer):
             return True
         if self._lazy and not all(map(is_lazy, self._lazy)):
             return True
@@ -72,6 +72,10 @@ class Changes:
             if parameter.requires_grad and id(parameter) not in self._trained:
                 return True
         return False
+
+    def regrouped(self, optimizer: Optimizer) -> bool:
+        """Whether there are other groups, or as many of other lengths."""
+        return _lengths(optimizer) != self._lengths
 
     def seen_closely(self, optimizer: Optimizer) -> bool:
         """The look before a sample: every parameter."""
@@ -111,6 +115,10 @@ class Changes:
 
 def _parameters(optimizer: Optimizer) -> Iterator[Tensor]:
     return (p for group in optimizer.param_groups for p in group["params"])
+
+
+def _lengths(optimizer: Optimizer) -> list[int]:
+    return [len(group["params"]) for group in optimizer.param_groups]
 
 
 def _given(optimizer: Optimizer) -> list[tuple[int, object]]:

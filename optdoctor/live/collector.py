@@ -23,7 +23,7 @@ from optdoctor.live.followed import Rule
 from optdoctor.live.histograms import Cell, Histograms, binned
 from optdoctor.live.parts import Part, Stack, joined, parts_of, sampled_of
 from optdoctor.live.room import Room
-from optdoctor.live.snapshot import LEAST_BYTES, rows_of
+from optdoctor.live.snapshot import LEAST_BYTES
 from optdoctor.live.sums import Sheet
 from optdoctor.live.tensors import Tracked, local
 from optdoctor.live.transfer import Transfer
@@ -75,7 +75,7 @@ class Collector:
         self._before = Before(self._watched, room_bytes)
         self._rule, self._room = Rule(self._watched, self._before), Room()
         self.rows_only = self._before.snapshot.rows_only
-        """Positions of tensors of which the update is that of some rows."""
+        """Positions of tensors of which the update is that of a part of them."""
         self._transfer = Transfer(len(tracked.tensors))
         self._host = all(unit.device.type == "cpu" for unit in self._watched.units)
         self._doubts = Doubts()
@@ -123,6 +123,8 @@ class Collector:
             if (gradient := self._watched.gradient(i)) is not None:
                 again.put_all("raw", np.array([i]), sums.careful(plain(gradient)))
         rows |= self._transfer.read(again, rows)
+        for known in self._raw_rows.values():  # of an update that was dropped, or of a first clip
+            known[list(chosen)] = np.nan
         for name, row in rows.items():
             known = self._raw_rows.setdefault(name, np.full(self._watched.num_tensors, np.nan))
             known[list(chosen)] = row[list(chosen)]
@@ -289,7 +291,7 @@ class Collector:
         if unit.stacked:
             sheet.put_all("update", positions, sums.changes(new, part.of_whole(old), self._room))
         else:
-            here = rows_of(plain(part.parameters[0]), self._before.snapshot.stride(part.whole))
+            here = self._before.snapshot.now(part.whole, plain(part.parameters[0]))
             column = sums.differences(here.reshape(-1), old.reshape(-1), self._room)
             sheet.put_all("update", positions, column)
             self._sizes["update"][positions] = here.numel()
@@ -338,8 +340,8 @@ class Collector:
         """With care, at what the numbers left open."""
         for of, several in doubts.sums.items():
             for i in several:
-                if (tensor := self._whole(of, i)) is not None:
-                    sheet.put_all(of, np.array([i]), sums.careful(tensor))
+                if (whole := self._whole(of, i)) is not None:
+                    sheet.put_all(of, np.array([i]), sums.careful(*whole))
         if self._host:
             odd = doubts.counts | doubts.rates | doubts.rounding
             for part in {id(self._parts[i]): self._parts[i] for i in odd}.values():
@@ -358,40 +360,41 @@ class Collector:
         if spoilt or not doubts.rounding.isdisjoint(stack.positions):
             self._rule.follow(sheet, stack, careful=True)
 
-    def _whole(self, of: str, position: int) -> Tensor | None:
-        """The whole tensor of a quantity."""
+    def _whole(self, of: str, position: int) -> tuple[Tensor, Tensor | None] | None:
+        """The whole tensor of a quantity, of an update with what it was before."""
         part = self._parts.get(position)
         if part is None:
             return None
         row, snapshot = part.unit.positions.index(position), self._before.snapshot
         parameter = part.parameters[row]
         if of == "param":
-            return plain(parameter)
+            return plain(parameter), None
         if of == "grad":
-            return plain(part.gradients[row]) if part.gradients else None
+            return (plain(part.gradients[row]), None) if part.gradients else None
         if of == "update":
             old = snapshot.of(part.whole)
             if old is None:
                 return None
             if part.whole.stacked:
-                return wide(plain(parameter).reshape(-1)) - wide(part.of_whole(old)[row])
-            return wide(rows_of(plain(parameter), snapshot.stride(part.whole))) - wide(old)
-        mean = part.mean(part.layout.first if of == "moment1" else part.layout.second)
-        return None if mean is None else mean[row]
+                return plain(parameter), part.of_whole(old)[row]
+            return snapshot.now(part.whole, plain(parameter)), old
+        moment = part.layout.first if of == "moment1" else part.layout.second
+        mean = part.some({position}).mean(moment)
+        return None if mean is None else (mean, None)
 
     def _whole_means(self, part: Part, position: int) -> shares.Means | None:
         """The moments of one tensor with all their elements."""
-        row, layout = part.unit.positions.index(position), part.layout
+        part, layout = part.some({position}), part.layout
         values: dict[str, Any] = {}
         moments = {"first": layout.first, "second": layout.second}
         for name, moment in (moments | {"divisor": layout.divisor or layout.second}).items():
             if (matrix := part.mean(moment)) is not None:
-                values[name] = matrix[row : row + 1]
+                values[name] = matrix
         if "second" not in values:
             return None
-        values["weight"] = plain(part.parameters[row]).reshape(1, -1)
+        values["weight"] = plain(part.parameters[0]).reshape(1, -1)
         if (count := part.count(self._watched.probe)) is not None:
-            values["count"] = count[row : row + 1] if isinstance(count, Tensor) else count
+            values["count"] = count
         return self._rule.means(Stack((position,), values, part, values["second"].dtype))
 
     def _rates(self, sheet: Sheet) -> NDArray[np.float64]:

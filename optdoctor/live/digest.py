@@ -161,10 +161,12 @@ def channels_of(
         row = found.get(name)
         if row is None:
             continue
-        finite = np.where(np.isfinite(row), row, np.nan)
-        if not np.isnan(finite).all():
-            with np.errstate(over="ignore"):
-                tensors[name] = finite.astype(np.float32)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            single = row.astype(np.float32)
+        # What a float64 can hold and the record cannot is not measured: neither infinite nor 0.
+        told = np.isfinite(single) & ((single != 0) | (row == 0))
+        if told.any():
+            tensors[name] = np.where(told, single, np.float32(np.nan))
     return values, tensors
 
 

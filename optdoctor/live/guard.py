@@ -10,6 +10,8 @@ IDLE = ("log", "tap", "sampling", "step", "bill")
 """Parts at work at every update; the others, and these at a sampled update, are work."""
 
 ENTRY_TRIES = 16
+DEEPEST = 64
+"""Parts within one another, beyond which the outermost are what a KeyboardInterrupt left behind."""
 
 
 class Guard:
@@ -32,6 +34,8 @@ class Guard:
         """Names the part of the doctor that is at work next; `idle` if at every update."""
         self._parts.append((part, idle or part == "log", time.perf_counter()))
         self._inner_s.append(0.0)
+        if len(self._parts) > DEEPEST:
+            del self._parts[:-DEEPEST], self._inner_s[:-DEEPEST]
         return self
 
     def __enter__(self) -> None:

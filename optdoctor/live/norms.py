@@ -32,7 +32,7 @@ class HostNorms:
 
     def __init__(self, small: list[Tensor], big: list[Tensor]) -> None:
         self._small = small
-        self._flat = flatten(small) if small else torch.zeros(0)
+        self._flat = flatten(small) if small else torch.zeros(0, device="cpu")
         if self._flat.dtype not in WIDE:
             self._flat = self._flat.float()
         self._big = [_norm(tensor) for tensor in big]
@@ -58,7 +58,7 @@ class DeviceNorms:
         alike: dict[torch.dtype, list[int]] = {}
         for k, tensor in enumerate(tensors):
             alike.setdefault(_wide_dtype(tensor.dtype), []).append(k)
-        found: list[Tensor] = [torch.empty(0)] * len(tensors)
+        found: list[Tensor] = [torch.empty(0, device="cpu")] * len(tensors)
         for dtype, places in alike.items():
             norms = torch._foreach_norm([tensors[k] for k in places], 2, dtype=dtype)
             for k, norm in zip(places, norms, strict=True):

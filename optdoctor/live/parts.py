@@ -80,7 +80,7 @@ class Part:
         values = [state.get(name) for state in self.states]
         if not values or any(value is None for value in values):
             return None
-        several = [plain(v) if isinstance(v, Tensor) else torch.tensor(float(v)) for v in values]  # type: ignore[arg-type]
+        several = [plain(v) if isinstance(v, Tensor) else _on_host(v) for v in values]
         if several[0].numel() == self.unit.num_elements > 1:
             return wide(self.unit.sampled(self.unit.matrix(several)))
         if several[0].numel() == 1:
@@ -234,4 +234,9 @@ def _joined(values: Sequence[Any], lengths: Sequence[int]) -> Any:
 
 
 def _rows(value: Any, length: int) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.full((length, 1), value).double()
+    return value if isinstance(value, Tensor) else torch.full((length, 1), value, dtype=torch.float64, device="cpu")
+
+
+def _on_host(value: object) -> Tensor:
+    """A number as a tensor."""
+    return torch.tensor(float(value), device="cpu")  # type: ignore[arg-type]

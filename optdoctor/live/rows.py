@@ -77,8 +77,14 @@ def _mean(values: list[Number]) -> Number:
     if len(values) == 1:
         return values[0]
     if any(isinstance(value, Tensor) for value in values):
-        return torch.stack([torch.as_tensor(value).double() for value in values]).mean()
+        return torch.stack([_wide(value) for value in values]).mean()
     return sum(values) / len(values)
+
+
+def _wide(value: Number) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.double()
+    return torch.tensor(value, dtype=torch.float64, device="cpu")
 
 
 def on_device(rows: list[Row]) -> bool:

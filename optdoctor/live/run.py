@@ -432,6 +432,8 @@ class Run:
             self._skips = self._is_skipped(optimizer)
             if self._collector is not None and self._changes and self._changes.seen(optimizer):
                 self._retrack()
+            if self._sentinel is not None and not self._sentinel.confirm():
+                self.forget_gradients()
             self._due = self._is_due() and not self._skips
             if self._due and self._collector is not None:
                 if self._changes and self._changes.seen_closely(optimizer):

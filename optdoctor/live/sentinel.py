@@ -5,7 +5,6 @@ seen belongs to an update only once the update is made: a loop may leave it out.
 """
 
 import math
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,8 +18,9 @@ from optdoctor.live.tensors import Tracked
 
 STRIDED = torch.strided
 
-Sight = tuple["weakref.ref[Tensor]", int]
-"""A gradient at one moment: which tensor it is, and how often it was written to."""
+Sight = tuple[int, int]
+"""A gradient at one moment: which tensor it is, and how often it was written to. No reference to
+it, not even a weak one: torch refuses to swap tensors that have one."""
 
 
 class FirstBad(NamedTuple):
@@ -108,6 +108,16 @@ class Sentinel:
     def forget(self) -> None:
         """The update was not made."""
         self._seen, self._at = {}, {}
+
+    def confirm(self) -> bool:
+        """Whether what was clipped is what lies there; else it is forgotten.
+
+        A loop may have dropped that update, or have added to its gradients since.
+        """
+        if all(self._at.get(i) == self._sight(i) for i in self._seen):
+            return True
+        self.forget()
+        return False
 
     def commit(self, step: int, skipped: Tensor | None = None) -> dict[str, float | Tensor]:
         """The update was made: its global norm, under the name of what it is.
@@ -228,7 +238,9 @@ class Sentinel:
 
     def _sight(self, position: int) -> Sight | None:
         grad = self._parameters[position].grad
-        return None if grad is None else (weakref.ref(grad), grad._version)
+        if grad is None:
+            return None
+        return id(grad), -1 if grad.is_inference() else grad._version
 
     def _steps_on(self, device: torch.device) -> Tensor:
         if device not in self._first:

@@ -4,6 +4,7 @@ Every input is [S, k], every result [S]. Comparisons are written into floating b
 to count booleans costs many times a sum.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from optdoctor.live.room import Room, written
+from optdoctor.live.sums import bounded
 from optdoctor.live.units import chosen
 from optdoctor.optimizers.elements import wide
 from optdoctor.optimizers.probe import Form, Number
@@ -94,20 +96,40 @@ def line(means: Means) -> Tensor | None:
 def of_second(means: Means) -> Column:
     """moment2_zero, moment2_subnormal, moment2_saturated, and moment2_below_eps where there is an
     epsilon."""
-    v, limits = means.second, torch.finfo(means.stored)
-    if v is None:
+    if means.second is None:
         return {}
-    zero, k = same(v, 0), v.shape[1]
+    limits, k = torch.finfo(means.stored), means.second.shape[1]
+    seconds = bounded(means.second)
+    firsts: Sequence[Tensor | None] = [None] * len(seconds)
+    if means.first is not None and means.first.shape == means.second.shape:
+        firsts = bounded(means.first)
+    masks = _floats(seconds[0]), _floats(seconds[0])
+    zero, tiny, held, lost = [], [], [], []
+    for v, first in zip(seconds, firsts, strict=True):
+        # All but the last are of one width, and several are of one row.
+        is_zero, other = (mask[:, : v.shape[1]] for mask in masks)
+        zero.append(torch.eq(v, 0, out=is_zero).sum(1))
+        tiny.append(torch.lt(v, limits.tiny, out=other).sum(1))
+        held.append(torch.le(v, limits.max / 2, out=other).sum(1))
+        if first is not None:
+            lost.append(torch.ne(first, 0, out=other).mul_(is_zero).sum(1))
     column = {
-        "moment2_subnormal": ((below(v, limits.tiny) - zero).sum(1) / k).clamp(min=0),
-        "moment2_saturated": (k - torch.le(v, limits.max / 2, out=_floats(v)).sum(1)) / k,
+        "moment2_subnormal": ((_total(tiny) - _total(zero)) / k).clamp(min=0),
+        "moment2_saturated": (k - _total(held)) / k,
     }
-    if means.first is not None and means.first.shape == v.shape:
-        column["moment2_zero"] = (zero * differs(means.first, 0)).sum(1) / k
+    if lost:
+        column["moment2_zero"] = _total(lost) / k
     if (bound := line(means)) is not None and means.divisor is not None:
-        d = wide(means.divisor)
-        column["moment2_below_eps"] = below(d, bound.to(d.dtype)).sum(1) / d.shape[1]
+        dtype = wide(means.divisor[:, :0]).dtype
+        bound, several = bound.to(dtype), bounded(means.divisor)
+        small = [below(wide(d), bound).sum(1) for d in several]
+        column["moment2_below_eps"] = _total(small) / means.divisor.shape[1]
     return column
+
+
+def _total(counts: Sequence[Tensor]) -> Tensor:
+    """[S]: each is exact in float32."""
+    return counts[0] if len(counts) == 1 else torch.stack(list(counts)).sum(0, dtype=torch.float64)
 
 
 def of_rates(means: Means, *, careful: bool) -> Column:

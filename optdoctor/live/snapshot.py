@@ -1,7 +1,7 @@
 """Weights from before a step, within a number of bytes: a part of the tensors at each sample.
 
 What fits is kept whole at every sample. Of the rest one part after another takes its turn, and a
-tensor that is larger than all room keeps the same rows every time.
+tensor that is larger than all room keeps the same rows every time, or elements where one row is.
 """
 
 from collections.abc import Sequence
@@ -19,22 +19,31 @@ SHARE = 8
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One unit, or the rows of a big tensor that its turn keeps."""
+    """One unit, or the rows or elements of a big tensor that its turn keeps."""
 
     unit: Unit
     stride: int = 1
     """Every so many rows; 1: all."""
+    of_elements: bool = False
+    """Whether it is every so many elements."""
 
     @property
     def num_elements(self) -> int:
         """Of what is kept."""
-        of_row = self.unit.num_elements // self.unit.rows
-        return len(self.unit.positions) * -(-self.unit.rows // self.stride) * of_row
+        rows = self.unit.num_elements if self.of_elements else self.unit.rows
+        of_row = self.unit.num_elements // rows
+        return len(self.unit.positions) * -(-rows // self.stride) * of_row
 
     @property
     def num_bytes(self) -> int:
         """Of what is kept."""
         return self.num_elements * self.unit.dtype.itemsize
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """What it keeps of a tensor."""
+        if self.stride == 1:
+            return tensor
+        return (tensor.reshape(-1) if self.of_elements else tensor)[:: self.stride]
 
 
 class Snapshot:
@@ -48,11 +57,11 @@ class Snapshot:
         self.rows_only = {
             p for t in self.turns for piece in t if piece.stride > 1 for p in piece.unit.positions
         }
-        """Positions of tensors whose update is that of some of their rows."""
+        """Positions of tensors whose update is that of some of their rows or elements."""
         self._turn = -1
         self._room: dict[torch.device, Tensor] = {}
         self._kept: dict[tuple[int, ...], Tensor] = {}
-        self._stride: dict[tuple[int, ...], int] = {}
+        self._pieces: dict[tuple[int, ...], Piece] = {}
 
     @property
     def num_bytes(self) -> int:
@@ -69,7 +78,7 @@ class Snapshot:
         for piece in self.turns[self._turn]:
             unit = piece.unit
             key = unit.positions
-            self._stride[key] = piece.stride
+            self._pieces[key] = piece
             start = used.get(unit.device, 0)
             used[unit.device] = start + piece.num_bytes
             place = self._place(unit.device)[start : start + piece.num_bytes].view(unit.dtype)
@@ -77,21 +86,21 @@ class Snapshot:
             if len(key) > 1:
                 self._kept[key] = unit.matrix([parameters[i] for i in key], kept)
                 continue
-            here = rows_of(plain(parameters[key[0]]), piece.stride)
+            here = piece.of(plain(parameters[key[0]]))
             kept = kept.view(here.shape).copy_(here)
             self._kept[key] = kept.view(1, -1) if unit.stacked else kept
 
     def of(self, unit: Unit) -> Tensor | None:
-        """[S, K] of a stacked unit, or the rows kept of a big tensor; None: not its turn."""
+        """[S, K] of a stacked unit, or what is kept of a big tensor; None: not its turn."""
         return self._kept.get(unit.positions)
 
-    def stride(self, unit: Unit) -> int:
-        """Every how many rows of a big tensor are kept."""
-        return self._stride.get(unit.positions, 1)
+    def now(self, unit: Unit, tensor: Tensor) -> Tensor:
+        """Of a big tensor, the rows or elements of which copies are kept."""
+        return self._pieces[unit.positions].of(tensor)
 
     def drop(self) -> None:
         """Forgets the copies; their place stays."""
-        self._kept, self._stride = {}, {}
+        self._kept, self._pieces = {}, {}
 
     def _place(self, device: torch.device) -> Tensor:
         """Bytes for any turn."""
@@ -103,22 +112,24 @@ class Snapshot:
         return self._room[device]
 
 
-def rows_of(tensor: Tensor, stride: int) -> Tensor:
-    """Every so many rows of a tensor."""
-    return tensor if stride == 1 else tensor[::stride]
-
-
-def _stride(unit: Unit, room_bytes: int) -> int:
-    """The least with which its rows fit, one row at least."""
+def _piece(unit: Unit, room_bytes: int) -> Piece:
+    """All of a unit, or as many evenly spaced rows of a big tensor as fit; of one whose rows are
+    larger than the room, elements, one at least."""
+    if unit.stacked:
+        return Piece(unit)
     of_row = unit.num_bytes // unit.rows
-    return -(-unit.rows // max(1, room_bytes // of_row))
+    if of_row <= room_bytes:
+        return Piece(unit, -(-unit.rows // (room_bytes // of_row)))
+    fitting = max(1, room_bytes // unit.dtype.itemsize)
+    # Odd: lengths of inner dimensions are even, and every column is to be met.
+    return Piece(unit, -(-unit.num_elements // fitting) | 1, of_elements=True)
 
 
 def _turns(units: Sequence[Unit], room_bytes: int | None) -> list[list[Piece]]:
     """Parts of about equal size, none above the room; stacks, being small, first."""
     if room_bytes is None:
         room_bytes = sum(unit.num_bytes for unit in units)
-    pieces = [Piece(unit, 1 if unit.stacked else _stride(unit, room_bytes)) for unit in units]
+    pieces = [_piece(unit, room_bytes) for unit in units]
     turns: list[list[Piece]] = []
     free: list[int] = []
     for piece in sorted(pieces, key=lambda piece: -piece.num_bytes):

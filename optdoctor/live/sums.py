@@ -6,7 +6,7 @@ with care, of the tensors that showed it.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from optdoctor.live.room import Room, written
-from optdoctor.live.units import HALF, chunks
+from optdoctor.live.units import CHUNK, HALF, chunks
 from optdoctor.optimizers.elements import wide
 
 LEAST_SQUARE = 1e-32
@@ -26,6 +26,10 @@ MEANS = ("effective_lr", "moment_ratio", "update_realized")
 SHORT, LEAST_SHORT = 256, 32
 """Elements of a stretch whose norm is one operation that is read only, a third of the cost of a
 product and its sum; of more float32 loses digits where all are alike."""
+
+ON_DEVICE = 1 << 22
+"""Elements that are taken at once on a device where all are looked at with care: float32 still
+counts so many, and what that takes of its memory is not noticed."""
 
 Column = dict[str, Tensor]
 """{statistic: [n]} of n rows of a matrix, or [1] of one tensor."""
@@ -88,9 +92,9 @@ def differences(new: Tensor, old: Tensor, room: Room) -> Column:
     return {"squares": _total(squares)}
 
 
-def _total(squares: list[Tensor]) -> Tensor:
+def _total(sums: list[Tensor]) -> Tensor:
     """[1]"""
-    return torch.stack(squares).sum(0, keepdim=True, dtype=torch.float64)
+    return torch.stack(sums).sum(0, keepdim=True, dtype=torch.float64)
 
 
 def _square(chunk: Tensor, part: Tensor) -> Tensor:
@@ -106,19 +110,39 @@ def _scratch(chunk: Tensor, room: Room) -> Tensor:
     return written(chunk, room, torch.float32 if chunk.dtype in HALF else chunk.dtype)
 
 
-def careful(tensor: Tensor) -> Column:
-    """[1] each, in float64 over finite elements: squares, low, high, and how many are not finite.
+def bounded(tensor: Tensor) -> Sequence[Tensor]:
+    """A tensor [..., K] in pieces [..., k], for what needs memory of their size."""
+    return tensor.split(CHUNK if tensor.device.type == "cpu" else ON_DEVICE, -1)  # type: ignore[no-untyped-call, no-any-return]
 
-    `low` is inf and `high` -inf where none is finite. Dear: several passes and a copy.
+
+def careful(tensor: Tensor, old: Tensor | None = None) -> Column:
+    """[1] each, in float64 over finite elements: squares, low, high, and how many are not finite;
+    of the tensor, or of what it is more than an old one, in float32 at least.
+
+    `low` is inf and `high` -inf where none is finite. Dear: a dozen passes.
     """
-    flat = tensor.reshape(-1)
-    finite = torch.isfinite(flat)
-    kept = torch.where(finite, flat, 0).double()
+    several = bounded(tensor.reshape(-1))
+    olds = [None] * len(several) if old is None else bounded(old.reshape(-1))
+    kept = several[0].clone() if old is None else wide(several[0]).clone()
+    more, exact = torch.empty_like(kept), kept.double()
+    hits = torch.empty_like(kept, dtype=torch.float32)
+    squares, lows, highs, bad = [], [], [], []
+    for chunk, before in zip(several, olds, strict=True):
+        n = chunk.numel()
+        if before is not None:
+            chunk = more[:n].copy_(chunk).sub_(before)
+        finite = torch.nan_to_num(chunk, 0, 0, 0, out=kept[:n])
+        bad.append(torch.ne(chunk, finite, out=hits[:n]).sum())
+        double = exact[:n].copy_(finite)
+        squares.append(double.mul_(double).sum())
+        inf = torch.inf
+        lows.append(torch.nan_to_num(chunk, inf, inf, inf, out=finite).amin())
+        highs.append(torch.nan_to_num(chunk, -inf, -inf, -inf, out=finite).amax())
     return {
-        "squares": kept.mul(kept).sum().reshape(1),
-        "low": torch.where(finite, flat, torch.inf).amin().reshape(1),
-        "high": torch.where(finite, flat, -torch.inf).amax().reshape(1),
-        "bad": (~finite).sum().reshape(1),
+        "squares": _total(squares),
+        "low": torch.stack(lows).amin(0, keepdim=True),
+        "high": torch.stack(highs).amax(0, keepdim=True),
+        "bad": _total(bad),
     }
 
 

@@ -162,11 +162,11 @@ def chosen(name: str, num_elements: int, most: int = SAMPLED) -> Tensor | None:
     """
     if num_elements <= most:
         return None
-    generator = torch.Generator()
+    generator = torch.Generator("cpu")
     generator.manual_seed(zlib.crc32(name.encode()))
-    edges = torch.arange(most + 1, dtype=torch.int64) * num_elements // most
+    edges = torch.arange(most + 1, dtype=torch.int64, device="cpu") * num_elements // most
     lengths = edges[1:] - edges[:-1]
-    inside = torch.rand(most, generator=generator, dtype=torch.float64) * lengths
+    inside = torch.rand(most, generator=generator, dtype=torch.float64, device="cpu") * lengths
     return edges[:-1] + torch.minimum(inside.long(), lengths - 1)
 
 

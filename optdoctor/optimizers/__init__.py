@@ -5,6 +5,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
 from functools import cache
+from numbers import Real
 from typing import Any
 
 from torch import Tensor
@@ -123,7 +124,7 @@ def number_of(value: Any) -> float:
         value = value.detach()
         value = value.to_local() if hasattr(value, "to_local") else value
         return float(value.reshape(-1).tolist()[0])
-    return float(value) if isinstance(value, int | float) else float("nan")
+    return float(value) if isinstance(value, int | float | Real) else float("nan")
 
 
 def innermost(optimizer: Any) -> Optimizer:

@@ -110,5 +110,8 @@ def _mean(moment: Moment | None, state: State, group: Group, take: Take) -> Tens
 
 def _entry(value: object, take: Take, num_elements: int) -> Tensor:
     """One number a tensor stays one; what has an element for each weight is taken from."""
-    tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value))  # type: ignore[arg-type]
+    if isinstance(value, Tensor):
+        tensor = value.detach()
+    else:
+        tensor = torch.tensor(float(value), device="cpu")  # type: ignore[arg-type]
     return wide(take(tensor)) if tensor.numel() == num_elements > 1 else tensor

@@ -1,6 +1,7 @@
 """Settings of parameter groups under the names of run channels."""
 
 from math import isfinite
+from numbers import Real
 from typing import Any
 
 from optdoctor.optimizers.probe import Group
@@ -26,4 +27,4 @@ def momentum_facts(group: Group) -> dict[str, float]:
 def _number(value: Any) -> float:
     if hasattr(value, "tolist") and getattr(value, "numel", lambda: 0)() == 1:
         value = value.detach().reshape(-1).tolist()[0]
-    return float(value) if isinstance(value, int | float) else float("nan")
+    return float(value) if isinstance(value, int | float | Real) else float("nan")

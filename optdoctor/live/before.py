@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from optdoctor.live.parts import Part, of_rows
+from optdoctor.live.parts import Part, held_alike, of_rows
 from optdoctor.live.snapshot import Snapshot
 from optdoctor.live.units import HALF, Unit, plain
 from optdoctor.live.watched import Watched
@@ -86,6 +87,11 @@ class Before:
         group, whole = self._watched.settings(unit.group), len(rows) == len(members)
         if not whole:
             self.fresh.update(i for i, s in zip(unit.positions, states, strict=True) if not s)
+        layout = self._watched.probe.layout(states[rows[0]], group)
+        if not held_alike([states[row] for row in rows], layout):
+            # Unknown, not 0: only until the table of tensors has been built anew.
+            unknown = matrix.new_full((len(members), 1), torch.nan)
+            return values | {f"keep {name}": unknown for name in self._watched.probe.keeps}
         part = Part(
             unit if whole else of_rows(unit, rows),
             None if whole else tuple(rows),
@@ -94,7 +100,7 @@ class Before:
             (),
             [states[row] for row in rows],
             group,
-            self._watched.probe.layout(states[rows[0]], group),
+            layout,
         )
         before = self._held(part)
         return values | (before if whole else _spread(before, rows, len(members)))

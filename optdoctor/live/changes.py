@@ -1,4 +1,4 @@
-"""Notices that parameters were exchanged, added or cast in mid-run, at next to no cost."""
+"""Notices that parameters were exchanged, added, cast or cut in mid-run, at next to no cost."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -43,6 +43,8 @@ class Changes:
             for k in range(len(group["params"]))
         ]
         self._dtypes = [p.dtype for p in tracked.parameters]
+        self._shapes = [p.shape for p in tracked.parameters]
+        self._shape_of = {id(p): p.shape for p in tracked.parameters}
         self._states = [self._state(optimizer, i) for i in range(len(tracked.parameters))]
         self._turn = self._state_turn = self._samples = 0
         self.suspected = False
@@ -69,6 +71,9 @@ class Changes:
             parameter = groups[group]["params"][place]
             if (id(parameter), parameter.dtype) != self._given[at]:
                 return True
+            known = self._shape_of.get(id(parameter))
+            if known is not None and parameter.shape != known:  # through its .data
+                return True
             if parameter.requires_grad and id(parameter) not in self._trained:
                 return True
         return False
@@ -81,6 +86,8 @@ class Changes:
         """The look before a sample: every parameter."""
         dtypes = [p.dtype for p in self._tracked.parameters]
         if _given(optimizer) != self._given or dtypes != self._dtypes:
+            return True
+        if [p.shape for p in self._tracked.parameters] != self._shapes:
             return True
         return any(p.requires_grad and id(p) not in self._trained for p in _parameters(optimizer))
 

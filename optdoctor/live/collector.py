@@ -59,6 +59,8 @@ class Reading:
     step: int
     values: dict[str, float]
     tensors: Rows
+    gaps: tuple[str, ...] = ()
+    """Errors in what it left out, each told once."""
 
 
 class Collector:
@@ -187,7 +189,7 @@ class Collector:
         values, tensors = channels_of(
             rows, self._num_elements, rates, self._layers, self._watched.probe.adaptive, self._still
         )
-        return Reading(step, values, tensors)
+        return Reading(step, values, tensors, self._rule.gaps.news())
 
     def _measure(self, doubts: Doubts) -> Sheet:
         """The hot path: nothing in it reads a number."""
@@ -315,7 +317,9 @@ class Collector:
         group = stack.part.group
         if not self._watched.probe.knows(group):
             return
-        apart = self._watched.probe.decay_apart(group)
+        apart: Any = 0.0
+        with self._rule.gaps:
+            apart = self._watched.probe.decay_apart(group)
         in_float32 = group.get("fused") and old.dtype in HALF  # rounds once, after all
         # float16 also where a weight is subnormal, from 6e-5 down.
         least = 1.0 if old.dtype == torch.float16 else 2 * torch.finfo(old.dtype).eps
@@ -330,7 +334,8 @@ class Collector:
     def _rate(self, sheet: Sheet, stack: Stack, *, careful: bool) -> None:
         """Means over the sampled elements of a stack, which one odd element spoils."""
         positions, means = array_of(stack.positions), self._rule.means(stack)
-        sheet.put_plain(positions, shares.of_rates(means, careful=careful))
+        with self._rule.gaps:
+            sheet.put_plain(positions, shares.of_rates(means, careful=careful))
         if (line := shares.line(means)) is not None:
             own = stack.part.layout.divisor is None
             bound = line if own else torch.full_like(line, torch.inf)

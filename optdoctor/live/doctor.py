@@ -188,7 +188,8 @@ def start(
     given = optimizer if isinstance(optimizer, list | tuple) and optimizer else [optimizer]
     several = [innermost(one) for one in given]
     settings = settings_file.load()
-    folder = Path(out) if out is not None and _is_first_rank() else None
+    folder = _absolute(out) if out is not None and _is_first_rank() else None
+    facts = _world() | dict(facts)
     names = tuple(dict.fromkeys([*sink_names(sinks), *writers])) if _is_first_rank() else ()
     for name in names:  # what cannot be had is refused before anything is changed
         make(name, Place(folder, writer=writers.get(name)))
@@ -266,6 +267,21 @@ def _number(value: Any) -> float | Tensor | None:
             value = value.detach()
             return float(value) if value.device.type == "cpu" else value.reshape(()).clone()
     return None
+
+
+def _absolute(out: str | Path) -> Path:
+    """Where it lies now: the training may change the working directory."""
+    with suppress(OSError):
+        return Path(out).absolute()
+    return Path(out)
+
+
+def _world() -> dict[str, Fact]:
+    """How many processes train, as far as torch knows."""
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return {}
+    return {"world_size": distributed.get_world_size()}
 
 
 def _is_first_rank() -> bool:

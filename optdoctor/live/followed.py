@@ -1,5 +1,6 @@
 """What an optimizer meant to do: rates from its moments, and its rule beside what was done."""
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from optdoctor.live import shares
 from optdoctor.live.before import WHOLE, Before
+from optdoctor.live.gaps import Gaps
 from optdoctor.live.parts import Part, Stack
 from optdoctor.live.sums import Sheet
 from optdoctor.live.units import HALF, array_of, plain
@@ -21,6 +23,8 @@ class Rule:
 
     def __init__(self, watched: Watched, before: Before) -> None:
         self._watched, self._before = watched, before
+        self.gaps = Gaps()
+        """What of its settings and states could not be read."""
 
     def means(self, stack: Stack) -> shares.Means:
         """The moments of a stack with what they are divided by."""
@@ -32,9 +36,10 @@ class Rule:
         c2: Number = 1.0
         rate = None
         if eps is not None and count is not None:
-            c1, c2 = (fit(c, stack.like) for c in self._watched.probe.corrections(group, count))
-            rate = self._rate(stack, count)
-        usable = isinstance(eps, int | float) and isinstance(rate, int | float | Tensor)
+            with self.gaps:
+                c1, c2 = (fit(c, stack.like) for c in self._watched.probe.corrections(group, count))
+                rate = self._rate(stack, count)
+        usable = isinstance(rate, float | Tensor)
         return shares.Means(
             first=values.get("first"),
             second=values.get("second"),
@@ -43,12 +48,16 @@ class Rule:
             stored=stack.stored,
             c1=c1,
             c2=c2,
-            eps=eps if usable else None,
+            eps=float(eps) if isinstance(eps, Real) and usable else None,
             rate=1.0 if rate is None else fit(rate, stack.like),
         )
 
     def follow(self, sheet: Sheet, stack: Stack, *, careful: bool) -> None:
         """What of the change that the rule asks for was made."""
+        with self.gaps:
+            self._follow(sheet, stack, careful=careful)
+
+    def _follow(self, sheet: Sheet, stack: Stack, *, careful: bool) -> None:
         around = self._around(stack)
         if around is None or self._watched.probe.foretell is None:
             return
@@ -69,30 +78,32 @@ class Rule:
         weights = part.of_whole(old) if unit.stacked else old.reshape(1, -1)
         if weights.shape[1] != unit.num_elements or not part.states:
             return
-        for i, position in enumerate(unit.positions):
-            weight = weights[i].view(plain(part.parameters[i]).shape)
-            before = self._before.whole.get(position)
-            if before is None and probe.keeps:
-                continue
-            around = elements(
-                probe,
-                part.states[i],
-                part.group,
-                weight=weight,
-                gradient=plain(part.gradients[i]),
-                before=before or {},
-                take=plain,
-                num_elements=unit.num_elements,
-                rate=self._before.rate(unit.group),
-            )
-            assert probe.foretell is not None
-            foretold = probe.foretell(around).reshape(1, -1)
-            moved = (wide(plain(part.parameters[i])) - wide(weight)).reshape(1, -1)
-            sheet.put(
-                "update_realized",
-                np.array([position]),
-                shares.realized(moved, foretold, careful=True),
-            )
+        for i in range(len(unit.positions)):
+            with self.gaps:
+                self._follow_one(sheet, part, i, weights[i])
+
+    def _follow_one(self, sheet: Sheet, part: Part, i: int, old: Tensor) -> None:
+        unit, probe, position = part.unit, self._watched.probe, part.unit.positions[i]
+        weight = old.view(plain(part.parameters[i]).shape)
+        before = self._before.whole.get(position)
+        if before is None and probe.keeps:
+            return
+        around = elements(
+            probe,
+            part.states[i],
+            part.group,
+            weight=weight,
+            gradient=plain(part.gradients[i]),
+            before=before or {},
+            take=plain,
+            num_elements=unit.num_elements,
+            rate=self._before.rate(unit.group),
+        )
+        assert probe.foretell is not None
+        foretold = probe.foretell(around).reshape(1, -1)
+        moved = (wide(plain(part.parameters[i])) - wide(weight)).reshape(1, -1)
+        share = shares.realized(moved, foretold, careful=True)
+        sheet.put("update_realized", np.array([position]), share)
 
     def _around(self, stack: Stack) -> Elements | None:
         values, group = stack.values, stack.part.group
@@ -141,4 +152,5 @@ class Rule:
     def _rate(self, stack: Stack, count: Number) -> Any:
         """The rate that the step used."""
         kept = self._before.rate(stack.part.unit.group)
-        return self._watched.probe.rate(stack.part.group, count) if kept is None else kept
+        rate = self._watched.probe.rate(stack.part.group, count) if kept is None else kept
+        return float(rate) if isinstance(rate, Real) else rate  # numpy's numbers too

@@ -25,9 +25,7 @@ class Room:
         kept = self._kept.get(dtype)
         if kept is None or end > len(kept):
             # What was given of the smaller one stays valid, and lives as long as it is used.
-            kept = self._kept[dtype] = torch.empty(
-                max(2 * end, LEAST), dtype=dtype, device="cpu"
-            )
+            kept = self._kept[dtype] = torch.empty(max(2 * end, LEAST), dtype=dtype, device="cpu")
         self._used[dtype] = end
         return kept[start:end]
 

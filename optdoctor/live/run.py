@@ -20,6 +20,7 @@ from optdoctor.live.changes import Changes
 from optdoctor.live.collector import TENSOR_CHANNELS, Collector, Reading
 from optdoctor.live.examiner import Examiner
 from optdoctor.live.guard import Guard
+from optdoctor.live.hooks import Hooks
 from optdoctor.live.incoming import SKIPPED, Incoming, Odd
 from optdoctor.live.journal import Journal
 from optdoctor.live.outlets import Outlets
@@ -29,6 +30,7 @@ from optdoctor.live.sentinel import FirstBad, Sentinel, is_host
 from optdoctor.live.snapshot import LEAST_BYTES
 from optdoctor.live.tensors import (
     facts_of,
+    is_sharded,
     lazy,
     main_group,
     moment_facts,
@@ -36,8 +38,8 @@ from optdoctor.live.tensors import (
     track,
     weights_nonfinite,
 )
-from optdoctor.live.untraced import num_steps_at_work, untraced
-from optdoctor.optimizers import innermost, keeps_rule, layers, number_of, probe_of
+from optdoctor.live.untraced import num_steps_at_work
+from optdoctor.optimizers import innermost, keeps_rule, number_of, probe_of
 from optdoctor.readers.run_record import FINDINGS, json_rows
 from optdoctor.reading.log import MAX_METRICS
 from optdoctor.rules import RULES
@@ -60,6 +62,12 @@ UNKNOWN = (
 OWN_STEP = (
     "{} has a step of its own: its moments are read as those of {}, what its updates should be is"
     " not known"
+)
+
+UNREAD = "some of what {} holds cannot be read, and what rests on it is left out: {}"
+SHARDED = (
+    "weights are spread over processes: what is measured of them is of the part that this process"
+    " holds"
 )
 
 
@@ -115,7 +123,7 @@ class Run:
         self._rows, self._first_step = Rows(0), 1
         self.journal = Journal(out, (*TENSOR_CHANNELS, FIRST_BAD))
         self._incoming = Incoming(self.journal, self._outlets, self._not_made)
-        self._handles: list[Any] = []
+        self._hooks: Hooks | None = None
         self.counts_skips = False
         """Whether every update that a scaler skips is made known by `skip`."""
         self.keeper: Any = None
@@ -125,15 +133,7 @@ class Run:
         with self._guard("start"):
             if not lazy(model, self.optimizer):
                 self._begin()
-            self._handles = [
-                self.optimizer.register_step_pre_hook(untraced(self._before_step)),
-                self.optimizer.register_step_post_hook(untraced(self._after_step)),
-                *(
-                    one.register_load_state_dict_post_hook(self._suspect)
-                    for one in layers(self.optimizer)
-                    if hasattr(one, "_optimizer_load_state_dict_post_hooks")
-                ),
-            ]
+            self._hooks = Hooks(self.optimizer, self._before_step, self._after_step, self._suspect)
             self._live = True
             clip_tap.listen(self)
 
@@ -298,8 +298,8 @@ class Run:
         self._final_cost = self.cost  # of the training: what follows delays nothing of it
         self._closed, self._live = True, False
         clip_tap.leave(self)
-        for handle in self._handles:
-            handle.remove()
+        if self._hooks is not None:
+            self._hooks.remove()
         with self._guard("step"):
             self._take(self._rows.flush(), now=True, wait=True)
             self._tell_late_samples()
@@ -376,6 +376,8 @@ class Run:
         elif not keeps_rule(self.optimizer):
             name = type(self.optimizer).__name__
             self.journal.event(Event(first_step, "gap", OWN_STEP.format(name, self._probe.family)))
+        if any(map(is_sharded, tracked.parameters)):
+            self.journal.event(Event(first_step, "gap", SHARDED))
         self._notice_lost_record()
         self._examine()
 
@@ -458,6 +460,8 @@ class Run:
             return
         self._decided, sampled = False, False
         with self._guard("step"):
+            if self._changes and self._changes.regrouped(optimizer):
+                self._due = False  # within the step: the next one builds the table anew
             values, step = self._seen(optimizer), self.step + 1
             readings = self._measured(step) if self._due else []
             if self._mark is None:
@@ -505,6 +509,9 @@ class Run:
         told = False
         for reading in readings:
             step, tensors = reading.step, dict(reading.tensors)
+            for error in reading.gaps:
+                text = UNREAD.format(type(self.optimizer).__name__, error)
+                self.journal.event(Event(step, "gap", text))
             first = self._firsts.get(step)
             histograms = self._histograms.get(step)
             for known in (self._firsts, self._histograms):
@@ -554,7 +561,8 @@ class Run:
                 self._fail("tap", error)
         if last is not None:
             values["step_time_s"] = now - last
-        rate = optimizer.param_groups[self._main_group].get("lr")
+        main = optimizer.param_groups[self._main_group : self._main_group + 1]
+        rate = main[0].get("lr") if main else None
         if isinstance(rate, Tensor) and not is_host(rate.device):
             values["lr"] = rate.detach().reshape(()).clone()  # schedules change it in place
         elif rate is not None:

@@ -188,7 +188,7 @@ class Sentinel:
         if not squares:
             return math.sqrt(square)
         if square:
-            squares.append(torch.full((), square, dtype=torch.float64))
+            squares.append(torch.full((), square, dtype=torch.float64, device="cpu"))
         home = squares[0].device
         return torch.stack([s.to(home, non_blocking=True) for s in squares]).sum().sqrt()
 
@@ -211,11 +211,11 @@ class Sentinel:
         if not last:
             kept = [k for k, i in enumerate(positions) if self._seen.get(i, look) is look]
             positions = tuple(positions[k] for k in kept)
-            norms = norms[torch.tensor(kept).to(norms.device, non_blocking=True)]
+            norms = norms[torch.tensor(kept, device="cpu").to(norms.device, non_blocking=True)]
         first = self._steps_on(norms.device)
         known = self._indices.get(norms.device)
         if known is None or known[0] != positions:
-            index = torch.tensor(positions).to(norms.device, non_blocking=True)
+            index = torch.tensor(positions, device="cpu").to(norms.device, non_blocking=True)
             known = self._indices[norms.device] = (positions, index)
         so_far = first[known[1]]
         fresh = (so_far == 0) & ~torch.isfinite(norms)

@@ -34,11 +34,6 @@ def differs(one: Tensor, other: Tensor | float, room: Room | None = None) -> Ten
     return torch.ne(one, other, out=_floats(one, room))
 
 
-def below(one: Tensor, other: Tensor | float) -> Tensor:
-    """1.0 where one < other."""
-    return torch.lt(one, other, out=_floats(one))
-
-
 def _floats(like: Tensor, room: Room | None = None) -> Tensor:
     if room is not None:
         return written(like, room, torch.float32)
@@ -86,7 +81,7 @@ def line(means: Means) -> Tensor | None:
     if means.eps is None or means.divisor is None:
         return None
     limits = torch.finfo(wide(means.divisor[:0]).dtype)
-    bound = means.eps * means.c2 if means.form == "rooted" else means.eps**2 * means.c2
+    bound = means.eps * means.c2 if means.form == "rooted" else means.eps * means.eps * means.c2
     if not isinstance(bound, Tensor):
         bound = torch.full((1, 1), bound, dtype=torch.float64, device=means.divisor.device)
     # An epsilon whose square is 0 in this precision still is above a moment of 0.
@@ -121,8 +116,10 @@ def of_second(means: Means) -> Column:
         column["moment2_zero"] = _total(lost) / k
     if (bound := line(means)) is not None and means.divisor is not None:
         dtype = wide(means.divisor[:, :0]).dtype
-        bound, several = bound.to(dtype), bounded(means.divisor)
-        small = [below(wide(d), bound).sum(1) for d in several]
+        bound, several, small = bound.to(dtype), bounded(means.divisor), []
+        mask = _floats(several[0])
+        for d in several:
+            small.append(torch.lt(wide(d), bound, out=mask[:, : d.shape[1]]).sum(1))
         column["moment2_below_eps"] = _total(small) / means.divisor.shape[1]
     return column
 

@@ -101,6 +101,11 @@ def local(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether this process holds a part of it, as with FSDP."""
+    return any(not placement.is_replicate() for placement in getattr(tensor, "placements", ()))
+
+
 def dtype_name(tensor: Tensor) -> str:
     """The dtype as channels spell it: "float16"."""
     return str(tensor.dtype).removeprefix("torch.")
@@ -169,8 +174,9 @@ def facts_of(optimizer: Optimizer, probe: Probe, tensors: Iterable[TensorInfo]) 
     math_dtype = least_precise([t.math_dtype for t in trained])
     groups = [probe.facts(group) for group in optimizer.param_groups]
     exposed = sorted({t.group for t in trained if t.math_dtype == math_dtype}) or [0]
-    facts: dict[str, Fact] = dict(groups[exposed[0]])
-    of_main = groups[main_group(trained)]
+    exposed = exposed if groups else []
+    facts: dict[str, Fact] = dict(groups[exposed[0]]) if groups else {}
+    of_main = groups[main_group(trained)] if groups else {}
     facts |= {k: of_main[k] for k in ("weight_decay", "momentum") if k in of_main}
     if epsilons := [e for g in exposed if (e := groups[g].get("eps")) and e > 0]:
         facts["eps"] = min(epsilons)

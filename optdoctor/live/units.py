@@ -27,6 +27,12 @@ one operation leaves them in the cache for the next, and no new page of memory i
 BLOCK = 1 << 18
 """Elements of a stack on a host: so many that calls are few, so few that a cache holds them."""
 HALF = (torch.float16, torch.bfloat16)
+MEASURED = {
+    *(*HALF, torch.float32, torch.float64),
+    *(torch.complex32, torch.complex64, torch.complex128),
+}
+"""dtypes that have an arithmetic. Integers stand for something else (codes of a quantized weight),
+and most operations do not know float8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +118,16 @@ def plain(tensor: Tensor) -> Tensor:
 
 
 def units_of(tracked: Tracked) -> list[Unit]:
-    """All tensors of the optimizer that hold an element here."""
+    """All tensors of the optimizer that hold an element here and can be measured."""
     alike: dict[tuple[object, ...], list[int]] = {}
     for i, (parameter, info) in enumerate(zip(tracked.parameters, tracked.tensors, strict=True)):
         if not info.in_optimizer:
             continue
         here = local(parameter)
-        key = (here.dtype, here.device, info.group, parameter.requires_grad, tuple(here.shape))
+        state = (info.moment1_dtype, info.state_dtype)
+        key = (here.dtype, here.device, info.group, parameter.requires_grad, *state, here.shape)
         apart = i if here.numel() > STACKED else -1
-        if here.numel():
+        if here.numel() and here.dtype in MEASURED:
             alike.setdefault((*key, apart), []).append(i)
     return [
         _unit(tracked, tuple(some))

@@ -5,7 +5,8 @@ And tells a step from one within it, by torch's own frames.
 
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -19,10 +20,24 @@ def untraced(function: Function) -> Function:
     Traced, each sample would be compiled anew. Without torch._dynamo there is no compiler, and
     loading it for this would cost seconds: torch 2.13 loads it with the first optimizer.
     """
+    apart = _outside_inference(function)
     if "torch._dynamo" not in sys.modules:
-        return function
-    hidden: Function = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+        return apart
+    hidden: Function = torch.compiler.disable(apart)  # type: ignore[no-untyped-call]
     return hidden
+
+
+def _outside_inference(function: Function) -> Function:
+    """`function` outside of inference mode: a buffer made in it could not be written to later."""
+
+    @wraps(function)
+    def apart(*args: Any) -> Any:
+        if not torch.is_inference_mode_enabled():
+            return function(*args)
+        with torch.inference_mode(False), torch.no_grad():
+            return function(*args)
+
+    return cast(Function, apart)
 
 
 def num_steps_at_work(optimizer: object) -> int:

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optdoctor.live.tensors import Tracked
-from optdoctor.live.units import Unit, units_of
+from optdoctor.live.units import MEASURED, Unit, units_of
 from optdoctor.optimizers import keeps_rule, settings_of
 from optdoctor.optimizers.probe import Group, Probe
 
@@ -42,6 +42,6 @@ class Watched:
         return settings_of(self.optimizer, self.optimizer.param_groups[group])
 
     def gradient(self, position: int) -> Tensor | None:
-        """What lies there now; None where it has no element."""
+        """What lies there now; None where it has no element, or none that can be measured."""
         grad = self.tracked.parameters[position].grad
-        return grad if grad is not None and grad.numel() else None
+        return grad if grad is not None and grad.numel() and grad.dtype in MEASURED else None

@@ -102,13 +102,13 @@ def _happened(trace: Trace) -> list[str]:
 
 
 def _measured_in_part(trace: Trace) -> str:
-    """Which tensors are so large that their update is that of some rows; "" if none."""
+    """Which tensors are so large that their update is that of some elements; "" if none."""
     names = [tensor.name for tensor in trace.tensors if tensor.update_sampled]
     if not names:
         return ""
     more = f" and {len(names) - 1} more tensors" if len(names) > 2 else ""
     several = listed(names) if len(names) < 3 else names[0] + more
-    return f"The update of {several} is measured in some of the rows"
+    return f"The update of {several} is measured in some of the elements"
 
 
 def _skipped(trace: Trace) -> str:

@@ -685,7 +685,7 @@ def test_a_healthy_run_is_healthy_and_nothing_is_told(
 ) -> None:
     model = net()
     optimizer = adamw(model)
-    with optdoctor.watch(model, optimizer, out=tmp_path) as doctor:
+    with optdoctor.watch(model, optimizer, out=tmp_path, interval=10) as doctor:
         losses = train(model, optimizer, 200, doctor)
     assert losses[-1] < losses[0] / 2
     assert doctor.diagnosis.verdict is Verdict.HEALTHY

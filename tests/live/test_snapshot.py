@@ -110,6 +110,55 @@ def test_a_tensor_that_is_larger_than_the_room_keeps_the_same_rows_every_time(
     assert len(chosen) == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64], ids=str)
+@pytest.mark.parametrize("shape", [(1, 131_072), (2, 256, 256), (3, 1, 65_536), (1, 1, 70_001)])
+@pytest.mark.parametrize("room", [3, 30_000, 100_000])
+def test_of_a_tensor_of_which_one_row_is_larger_than_the_room_the_same_elements_are_kept(
+    room: int, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    model, optimizer, collector = training([shape], room, dtype)
+    assert collector.rows_only == {0}
+    itemsize = torch.finfo(dtype).bits // 8
+    num_elements = math.prod(shape) * (2 if dtype.is_complex else 1)
+    most = max(1, room // itemsize)
+    assert collector.snapshot_bytes <= most * itemsize
+    stride = -(-num_elements // most)
+    stride += stride % 2 == 0
+    for step in range(3):
+        parameter = next(model.parameters())
+        parameter.grad = torch.randn_like(parameter)
+        before = flat(parameter).clone()
+        collector.before()
+        optimizer.step()
+        (reading,) = collector.after(step)
+        change = (flat(parameter) - before)[::stride]
+        assert float(reading.tensors["update_rms"][0]) == pytest.approx(rms(change), rel=1e-6)
+        collector.forget()
+
+
+def flat(parameter: Tensor) -> Tensor:
+    """Real numbers in float64."""
+    here = parameter.detach()
+    return (torch.view_as_real(here) if here.is_complex() else here).reshape(-1).double()
+
+
+def test_every_column_is_met_where_elements_are_kept() -> None:
+    unit = meta_units_of((2, 256, 1024))
+    (piece,) = Snapshot([unit], 4 * unit.num_elements // 8).turns[0]
+    assert piece.of_elements
+    columns = piece.of(torch.arange(unit.num_elements).view(2, 256, 1024) % 1024)
+    assert len(columns.unique()) == 1024
+    assert len(columns) == piece.num_elements
+
+
+def meta_units_of(shape: tuple[int, ...]) -> Any:
+    """The unit of one tensor that takes no memory."""
+    parameter = nn.Parameter(torch.empty(shape, device="meta"))
+    optimizer = SGD([parameter], lr=1.0)
+    (unit,) = units_of(track(nn.ParameterList([parameter]), optimizer, probe_of(optimizer)))
+    return unit
+
+
 def test_the_ratio_of_an_update_of_rows_is_over_all_weights() -> None:
     model, optimizer, collector = training([BIG], 100_000)
     parameter = next(model.parameters())

@@ -168,7 +168,7 @@ class Schedule:
 
     def _youth_s(self, elapsed_s: float) -> float:
         """What work may cost a young run by now: with what is idle a tenth of its time, and no more
-        than leaves it, when it comes of age, with a bill of half that share; two fifths of the share
+        than leaves it, when it comes of age, with a bill of half that share; two fifths of it
         whatever is idle."""
         share_s = YOUNG_SHARE * self.part * elapsed_s
         left_s = min(share_s - self.idle_s, (share_s / 2 - self.idle_s) * YOUNG / self._age)

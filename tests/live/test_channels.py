@@ -234,6 +234,8 @@ def norm_of(gradients: list[NDArray[np.float64]]) -> float:
 def agree(channel: str, value: float, said: twin.Said) -> bool:
     """Whether a sample may say this."""
     wanted = float(np.float32(said.value))
+    if math.isinf(wanted) or (wanted == 0 and said.value != 0):
+        wanted = math.nan  # more than the record can hold, or less
     if math.isinf(said.error):
         return True
     if math.isnan(wanted) or math.isnan(value):

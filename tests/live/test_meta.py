@@ -69,6 +69,8 @@ def sheets(optimizer: Optimizer, *, room: int | None = None) -> list[Sheet]:
             found.append(watched._measure(doubts))
         for device in found[-1].devices():
             found[-1].packed(device)
+        if watched._rule.gaps.counted:
+            raise RuntimeError(f"left out of the sample: {list(watched._rule.gaps.counted)}")
     return found
 
 

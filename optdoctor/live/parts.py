@@ -94,7 +94,7 @@ class Part:
 
     def count(self, probe: Probe, *, known: bool = False) -> Number | None:
         """Updates that the states have seen: [S, 1] float64, or a number where all agree and that
-        is `known` without waiting. None where one of them holds none, or nobody moves it on."""
+        is `known` without waiting. None where one of them holds none."""
         counts = [probe.count(state, self.group) for state in self.states]
         if not counts or any(count is None for count in counts):
             return None
@@ -109,13 +109,13 @@ class Part:
                 return None
             if known and stacked.device.type == "cpu":
                 low, high = stacked.aminmax()
-                if low == high:
-                    return low.item() if low > 0 else None
+                if low == high and low > 0:  # of a tensor a division by 0 is no error
+                    return low.item()
             return stacked.double().view(-1, 1).to(self.unit.device, non_blocking=True)
         if not all(isinstance(count, int | float) for count in counts):
             return None
-        if len(set(counts)) == 1:
-            return float(counts[0]) if counts[0] > 0 else None
+        if len(set(counts)) == 1 and counts[0] > 0:
+            return float(counts[0])
         return torch.tensor(counts, dtype=torch.float64, device=self.unit.device).view(-1, 1)
 
 

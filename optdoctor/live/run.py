@@ -57,11 +57,11 @@ PROMPT = 10
 
 UNKNOWN = (
     "optdoctor does not know the optimizer {}: its updates are measured from the weights, its"
-    " moments are not read"
+    " moments are not read, gradients and rates are those that its step leaves behind"
 )
 OWN_STEP = (
-    "{} has a step of its own: its moments are read as those of {}, what its updates should be is"
-    " not known"
+    "{} has a step of its own: its moments are read as those of {}, gradients and rates are those"
+    " that it leaves behind, what its updates should be is not known"
 )
 
 UNREAD = "some of what {} holds cannot be read, and what rests on it is left out: {}"

@@ -154,7 +154,7 @@ SPOILED = [
     ("does not begin with the word of the field", saying(NAN_PULSE, "The loss is NaN in 7 rows.")),
 ]
 IGNORED = [
-    (EPSILON, 'trace.facts["optimizer_family"] != "adam" or ', ""),
+    (EPSILON, "family not in DIVIDING or ", ""),
     (EPSILON, 'str(trace.facts["math_dtype"])', '"float16"'),
     (EPSILON, "rounded = round_to(eps, dtype)", "rounded = round_to(1e-8, dtype)"),
     (UNDERFLOW, 'str(trace.facts["state_dtype"])', '"float16"'),

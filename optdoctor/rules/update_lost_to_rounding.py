@@ -92,10 +92,9 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     if dtype not in COARSE:
         return []
     unmoved = trace.series["update_unchanged"]
-    if _warms_up(trace) and int(unmoved.steps[-1]) <= limits.own_warmup:
-        return Abstain(
-            f"no sample after its first {limits.own_warmup} updates, when it may warm up"
-        )
+    if _warms_up(trace) and not _warm(trace, limits).any():
+        early = f"its first {limits.own_warmup} updates"
+        return Abstain(f"no sample after {early}, when it may warm up")
     share = _share(trace, dtype, limits)  # [T]
     lasting = [
         _lasting(share > limits.total, limits),

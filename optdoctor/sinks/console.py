@@ -42,7 +42,7 @@ class Console(Sink):
         """Prints the report of a sick run, one line of any other."""
         if diagnosis.verdict is Verdict.SICK:
             page = report_page.written(self._out) if self._out and _lasts(self._out) else None
-            say(text.render(diagnosis, trace, cost=cost, page=str(page) if page else None))
+            say(text.render(diagnosis, trace, cost=cost, page=_shown(page) if page else None))
         else:
             line = text.one_line(diagnosis, trace) + self._withdrawn(diagnosis)
             say(_wrapped(line + _looked(trace)))
@@ -51,6 +51,12 @@ class Console(Sink):
         """What was told while training and is true no longer."""
         gone = sorted(self._told - {finding.rule for finding in diagnosis.findings})
         return f" Told while training and found no longer: {', '.join(gone)}." if gone else ""
+
+
+def _shown(page: Path) -> str:
+    """Its path from here, where it lies below."""
+    here = Path.cwd()
+    return str(page.relative_to(here) if page.is_relative_to(here) else page)
 
 
 def _looked(trace: Trace) -> str:

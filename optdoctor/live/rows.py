@@ -92,14 +92,6 @@ def on_device(rows: list[Row]) -> bool:
     return any(isinstance(value, Tensor) for _, values in rows for value in values.values())
 
 
-def to_host(rows: list[Row]) -> list[HostRow]:
-    """The rows as numbers, all tensors in one transfer a device; waits for it."""
-    crossing = Crossing()
-    crossing.send(rows)
-    ((arrived, _),) = crossing.arrived(wait=True)
-    return arrived
-
-
 class Crossing:
     """Rows on their way from devices to the host; first come, first told."""
 

@@ -56,7 +56,7 @@ PROMPT = 10
 """Alarms that are examined whatever the bill."""
 
 UNKNOWN = (
-    "optdoctor does not know the optimizer {}: its updates are measured from the weights, its"
+    "the optimizer {} is not known to optdoctor: its updates are measured from the weights, its"
     " moments are not read, gradients and rates are those that its step leaves behind"
 )
 OWN_STEP = (

@@ -47,8 +47,10 @@ class Schedule:
     """What examinations have cost of the work."""
     _before_sample_s: float = 0.0
     _samples_s: float = 0.0
-    """What samples have cost of the work, and, until it came of age, the young run."""
-    _youth_samples_s: float = 0.0
+    """What samples have cost of the work."""
+    _paid_samples_s: float = 0.0
+    """Of that, what the first updates have cost, or, once it is old, the run's youth: no floor has
+    to make up for it."""
     _last: int = 0
     _burst: int = 0
     _changed: bool = False
@@ -96,8 +98,8 @@ class Schedule:
             self._next_sample_s = self.work_s - self._before_sample_s
             self._samples_s += self._next_sample_s
         self._age += 1
-        if self._age == YOUNG + 1:
-            self._youth_samples_s = self._samples_s
+        if self._age in (DENSE + 1, YOUNG + 1):
+            self._paid_samples_s = self._samples_s
         if not self._wanted(elapsed_s):
             return False
         self._before_sample_s = self.work_s
@@ -164,7 +166,7 @@ class Schedule:
             return True
         if next_s + self._next_look_s <= self._share_s(elapsed_s):
             return True
-        return self._samples_s - self._youth_samples_s + self._next_sample_s <= self._floor_due_s()
+        return self._samples_s - self._paid_samples_s + self._next_sample_s <= self._floor_due_s()
 
     def _youth_s(self, elapsed_s: float) -> float:
         """What work may cost a young run by now: with what is idle a tenth of its time, and no more

@@ -30,6 +30,7 @@ from optdoctor.optimizers.probe import (
     Number,
     Probe,
     State,
+    rate_times_decay,
     setting_of,
 )
 from optdoctor.optimizers.settings import named
@@ -69,12 +70,7 @@ def torch_foretell(e: Elements) -> Tensor:
     sign = -1.0 if e.group["maximize"] else 1.0
     scale = rms(e.weight).clamp(min=e.group["eps"][1])
     change = -e.rate * scale * sign * _clipped(e, e.group["d"])
-    return change + torch_decay_apart(e.group) * e.weight
-
-
-def torch_decay_apart(group: Group) -> Number:
-    """-lr * weight_decay."""
-    return -setting_of(group, "lr") * setting_of(group, "weight_decay")
+    return change + rate_times_decay(e.group) * e.weight
 
 
 def layout(state: State, group: Group) -> Layout:
@@ -133,7 +129,7 @@ def optional_corrections(group: Group, step: Number) -> tuple[Number, Number]:
 def decay_apart(group: Group) -> Number:
     """-lr * weight_decay; 0 where the size of the weights, or the step, is part of it."""
     varies = group["relative_step"] or group["scale_parameter"]
-    return 0.0 if varies else torch_decay_apart(group)
+    return 0.0 if varies else rate_times_decay(group)
 
 
 def optional_decay_apart(group: Group) -> Number:
@@ -173,7 +169,7 @@ PROBES = (
         rate=torch_rate,
         foretell=torch_foretell,
         scope="tensor",
-        decay_apart=torch_decay_apart,
+        decay_apart=rate_times_decay,
     ),
     Probe(
         family="adafactor",

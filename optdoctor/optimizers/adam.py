@@ -27,7 +27,7 @@ from optdoctor.optimizers.probe import (
     Probe,
     State,
     adam_corrections,
-    setting_of,
+    rate_times_decay,
 )
 from optdoctor.optimizers.quantized import blockwise_moment, subclass_moment
 from optdoctor.optimizers.settings import adam_facts
@@ -96,7 +96,7 @@ def decay_always_apart(group: Group) -> Number:
     """AdamW before torch 2.7 has no mark in its groups."""
     if not group.get("decoupled_weight_decay", True):
         return 0.0
-    return -setting_of(group, "lr") * setting_of(group, "weight_decay")
+    return rate_times_decay(group)
 
 
 def deepspeed_decay_apart(group: Group) -> Number:

@@ -14,11 +14,10 @@ from optdoctor.optimizers.probe import (
     Group,
     Layout,
     Moment,
-    Number,
     Probe,
     State,
     adam_corrections,
-    setting_of,
+    rate_times_decay,
 )
 from optdoctor.optimizers.settings import adam_facts
 
@@ -48,12 +47,7 @@ def foretell(e: Elements) -> Tensor:
     assert e.first is not None
     assert e.second is not None
     change = -e.rate * (e.first / e.c1) / ((e.second / e.c2).sqrt() + e["eps"])
-    return change + decay_apart(e.group) * e.weight
-
-
-def decay_apart(group: Group) -> Number:
-    """Always; none for norms, by their names."""
-    return -setting_of(group, "lr") * setting_of(group, "weight_decay")
+    return change + rate_times_decay(e.group) * e.weight
 
 
 PROBES = (
@@ -65,7 +59,7 @@ PROBES = (
         adaptive=True,
         corrections=adam_corrections,
         foretell=foretell,
-        decay_apart=decay_apart,
+        decay_apart=rate_times_decay,
         state_dtype=lambda dtype: torch.float32,
     ),
 )

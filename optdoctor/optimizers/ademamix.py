@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from optdoctor.optimizers.adam import not_overridden
-from optdoctor.optimizers.lamb import blockwise_decay_apart, decay_apart
+from optdoctor.optimizers.lamb import decay_apart
 from optdoctor.optimizers.probe import (
     Elements,
     Group,
@@ -24,6 +24,7 @@ from optdoctor.optimizers.probe import (
     Probe,
     State,
     adam_corrections,
+    rate_times_decay,
 )
 from optdoctor.optimizers.quantized import blockwise_moment, decoded
 from optdoctor.optimizers.settings import adam_facts
@@ -102,7 +103,7 @@ def blockwise_foretell(e: Elements) -> Tensor:
     slow = beta3 * e.before.get("slow", 0.0) + (1 - beta3) * gradient
     second = beta2 * e.before.get("second", 0.0) + (1 - beta2) * gradient.square()
     change = mixed(e, fast, slow, second, warmed(e, e.group["t_alpha"]))
-    return change + blockwise_decay_apart(e.group) * e.weight
+    return change + rate_times_decay(e.group) * e.weight
 
 
 PROBES = (
@@ -126,7 +127,7 @@ PROBES = (
         keeps=("first", "second", "slow"),
         knows=not_overridden,
         own=("args", "mng"),
-        decay_apart=blockwise_decay_apart,
+        decay_apart=rate_times_decay,
         state_dtype=lambda dtype: torch.float32,
     ),
 )

@@ -17,7 +17,7 @@ from optdoctor.optimizers.probe import (
     Probe,
     State,
     adam_corrections,
-    setting_of,
+    rate_times_decay,
 )
 from optdoctor.optimizers.settings import adam_facts
 
@@ -46,12 +46,7 @@ def step_of(e: Elements) -> Tensor:
 def foretell(e: Elements) -> Tensor:
     """The step, then decay of the sum."""
     change = step_of(e)
-    return change + decay_apart(e.group) * (e.weight + change)
-
-
-def decay_apart(group: Group) -> Number:
-    """Always apart from the gradient."""
-    return -setting_of(group, "lr") * setting_of(group, "weight_decay")
+    return change + rate_times_decay(e.group) * (e.weight + change)
 
 
 PROBES = (
@@ -63,6 +58,6 @@ PROBES = (
         corrections=corrections,
         adaptive=True,
         foretell=foretell,
-        decay_apart=decay_apart,
+        decay_apart=rate_times_decay,
     ),
 )

@@ -24,6 +24,7 @@ from optdoctor.optimizers.probe import (
     Probe,
     State,
     adam_corrections,
+    rate_times_decay,
     setting_of,
 )
 from optdoctor.optimizers.quantized import blockwise_moment
@@ -80,7 +81,7 @@ def blockwise_foretell(e: Elements) -> Tensor:
     first = beta1 * e.before.get("first", 0.0) + (1 - beta1) * e.gradient
     second = beta2 * e.before.get("second", 0.0) + (1 - beta2) * e.gradient.square()
     step: Tensor = (first / e.c1) / ((second / e.c2).sqrt() + e["eps"])
-    return -e.rate * (bounded_trust(e) * step) + blockwise_decay_apart(e.group) * e.weight
+    return -e.rate * (bounded_trust(e) * step) + rate_times_decay(e.group) * e.weight
 
 
 def bounded_trust(e: Elements) -> Number:
@@ -97,11 +98,6 @@ def blockwise_knows(group: Group) -> bool:
     """Nothing overridden for single tensors, no zeros skipped; `max_unorm` may be any."""
     skips = getattr(group.get("args"), "skip_zeros", False)
     return not skips and not_overridden({**group, "args": None})
-
-
-def blockwise_decay_apart(group: Group) -> Number:
-    """Decoupled."""
-    return -setting_of(group, "lr") * setting_of(group, "weight_decay")
 
 
 PROBES = (
@@ -132,7 +128,7 @@ PROBES = (
         keeps=("first", "second"),
         knows=blockwise_knows,
         own=("args", "mng"),
-        decay_apart=blockwise_decay_apart,
+        decay_apart=rate_times_decay,
         state_dtype=lambda dtype: torch.float32,
     ),
 )

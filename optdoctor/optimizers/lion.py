@@ -28,6 +28,7 @@ from optdoctor.optimizers.probe import (
     Number,
     Probe,
     State,
+    rate_times_decay,
     setting_of,
 )
 from optdoctor.optimizers.quantized import blockwise_moment
@@ -44,14 +45,9 @@ def blockwise_layout(state: State, group: Group) -> Layout:
     return Layout(blockwise_moment(state, "state1"))
 
 
-def decay_apart(group: Group) -> Number:
-    """-lr * weight_decay."""
-    return -setting_of(group, "lr") * setting_of(group, "weight_decay")
-
-
 def own_decay_apart(group: Group) -> Number:
     """lion_pytorch: over the first rate where that is asked."""
-    decay = decay_apart(group)
+    decay = rate_times_decay(group)
     return decay / group["_init_lr"] if group["decoupled_wd"] else decay
 
 
@@ -59,7 +55,7 @@ def optional_decay_apart(group: Group) -> Number:
     """pytorch_optimizer: may be coupled, or free of the rate."""
     if not group["weight_decouple"]:
         return 0.0
-    return -setting_of(group, "weight_decay") if group["fixed_decay"] else decay_apart(group)
+    return -setting_of(group, "weight_decay") if group["fixed_decay"] else rate_times_decay(group)
 
 
 def sign(blend: Tensor) -> Tensor:
@@ -157,10 +153,10 @@ PROBES = (
             for bits in ("", "8bit", "32bit")
         ),
         layout=blockwise_layout,
-        foretell=ruled(decay_apart),
+        foretell=ruled(rate_times_decay),
         own=("mng", "args"),
         knows=not_overridden,
-        decay_apart=decay_apart,
+        decay_apart=rate_times_decay,
         state_dtype=lambda dtype: torch.float32,
     ),
     replace(
@@ -183,17 +179,17 @@ PROBES = (
     replace(
         LION_PYTORCH,
         matches=("deepspeed.ops.lion.cpu_lion.DeepSpeedCPULion",),
-        foretell=ruled(decay_apart, sign_of_copy),
+        foretell=ruled(rate_times_decay, sign_of_copy),
         own=(),
-        decay_apart=decay_apart,
+        decay_apart=rate_times_decay,
         state_dtype=lambda dtype: torch.float32,
     ),
     replace(
         LION_PYTORCH,
         matches=("deepspeed.ops.lion.fused_lion.FusedLion",),
         count=no_count,
-        foretell=ruled(decay_apart, sign_of_branch),
+        foretell=ruled(rate_times_decay, sign_of_branch),
         own=(),
-        decay_apart=decay_apart,
+        decay_apart=rate_times_decay,
     ),
 )

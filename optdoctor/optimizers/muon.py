@@ -19,7 +19,7 @@ from optdoctor.optimizers.probe import (
     Probe,
     State,
     adam_corrections,
-    setting_of,
+    rate_times_decay,
 )
 from optdoctor.optimizers.settings import adam_facts, momentum_facts
 
@@ -29,11 +29,6 @@ COSTLY = "to orthogonalize again would cost as much as the update"
 def layout(state: State, group: Group) -> Layout:
     """momentum_buffer."""
     return Layout(Moment("momentum_buffer"))
-
-
-def decay_apart(group: Group) -> Number:
-    """-lr * weight_decay."""
-    return -setting_of(group, "lr") * setting_of(group, "weight_decay")
 
 
 def is_adam(group: Group) -> bool:
@@ -54,7 +49,7 @@ def mixed_corrections(group: Group, step: Number) -> tuple[Number, Number]:
 
 def mixed_decay_apart(group: Group) -> Number:
     """-lr * weight_decay where it is decoupled."""
-    return decay_apart(group) if group.get("weight_decouple", True) else 0.0
+    return rate_times_decay(group) if group.get("weight_decouple", True) else 0.0
 
 
 def mixed_facts(group: Group) -> dict[str, float]:
@@ -77,7 +72,7 @@ PROBES = (
         layout=layout,
         facts=momentum_facts,
         unforetold=COSTLY,
-        decay_apart=decay_apart,
+        decay_apart=rate_times_decay,
     ),
     Probe(
         family="muon",

@@ -29,6 +29,11 @@ def setting_of(group: Group, name: str) -> Number:
     return number
 
 
+def rate_times_decay(group: Group) -> Number:
+    """-lr * weight_decay: a decay apart from the gradient multiplies the weights by 1 plus it."""
+    return -setting_of(group, "lr") * setting_of(group, "weight_decay")
+
+
 def fit(number: Number, like: Tensor) -> Number:
     """A tensor in the precision of another; a number as it is."""
     return number.to(like.dtype) if isinstance(number, Tensor) else number
@@ -204,8 +209,3 @@ def adam_corrections(group: Group, step: Number) -> tuple[Number, Number]:
     """1 - beta1^t and 1 - beta2^t (Kingma & Ba 2015, section 3)."""
     beta1, beta2 = group["betas"][:2]
     return 1 - beta1**step, 1 - beta2**step
-
-
-def rooted(second: Tensor, correction: Number, form: Form = "full") -> Tensor:
-    """The size of the gradients that a second moment remembers."""
-    return second / correction if form == "rooted" else (second / correction).sqrt()

@@ -19,7 +19,7 @@ from optdoctor.optimizers.probe import (
     Number,
     Probe,
     State,
-    setting_of,
+    rate_times_decay,
 )
 from optdoctor.optimizers.settings import adam_facts
 
@@ -52,12 +52,7 @@ def foretell(e: Elements) -> Tensor:
     if not _moved(e.step):
         return e.weight * 0
     change = -e.rate * e.first / (e.c1 * (e.second.sqrt() + e["eps"]))
-    return change + decay_apart(e.group) * (e.weight + change)
-
-
-def decay_apart(group: Group) -> Number:
-    """After each step but the first."""
-    return -setting_of(group, "lr") * setting_of(group, "weight_decay")
+    return change + rate_times_decay(e.group) * (e.weight + change)
 
 
 def knows(group: Group) -> bool:
@@ -74,6 +69,6 @@ PROBES = (
         corrections=corrections,
         foretell=foretell,
         knows=knows,
-        decay_apart=decay_apart,
+        decay_apart=rate_times_decay,
     ),
 )

@@ -6,7 +6,15 @@ import pytest
 import torch
 from small_training import net, quiet, rows
 
-from optdoctor.live.rows import Row, Rows, to_host
+from optdoctor.live.rows import Crossing, HostRow, Row, Rows
+
+
+def to_host(several: list[Row]) -> list[HostRow]:
+    """Across in one go."""
+    crossing = Crossing()
+    crossing.send(several)
+    ((arrived, _),) = crossing.arrived(wait=True)
+    return arrived
 
 
 def finished(*parts: list[Row]) -> list[tuple[int, dict[str, float]]]:

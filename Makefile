@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 OLD := .venv-old
+# Processes that share the tests, a file at a time; 0 runs them in one, as a debugger needs.
+WORKERS ?= 2
 
 .PHONY: demo test test-old lint format docs clean
 
@@ -11,7 +13,7 @@ demo: $(VENV)/.installed-demo
 	$(BIN)/optdoctor demo
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
 
 # What depends on a framework, with the oldest release of each that we support.
 test-old: $(OLD)/.installed

@@ -1,4 +1,4 @@
-"""Examines a trace with every rule and tells which finding can be the cause of which.
+"""Examines a trace with every rule; `attribution` tells which finding can be the cause of which.
 
 A rule is handed only what it declared. A missing channel, an abstention and a crash are outcomes,
 never exceptions; what a rule returns is checked before anyone sees it.
@@ -12,32 +12,44 @@ from dataclasses import replace
 
 import numpy as np
 
+from optdoctor.attribution import (
+    causes,
+    differential,
+    explained_by,
+    is_spared,
+    raised,
+    without_moot_treatments,
+)
 from optdoctor.channels import Axis, channel
 from optdoctor.findings import (
     SEVERITIES,
     Abstain,
-    Cause,
     Diagnosis,
-    Differential,
     Finding,
-    NotExamined,
     Outcome,
     Severity,
     Status,
-    Treatment,
     Verdict,
 )
-from optdoctor.knowledge.losses import NOT_FALLING, called
-from optdoctor.rule import SYMPTOMS, Rule
+from optdoctor.knowledge.losses import NOT_FALLING, called, with_its_kind
+from optdoctor.rule import Check, Rule
 from optdoctor.rules import RULES
 from optdoctor.settings import Settings
 from optdoctor.trace import Trace, declares
 
 LEAST_LOSSES = 30
 """Finite losses below which a run without findings is `unknown`."""
+RENAMED = "in a log of text rename yours: `sed 's/NAME/loss/' LOG | optdoctor analyze -`"
+"""How a user tells which of the names in a log is the loss."""
 SKIPPED_ROWS, SKIPPED_SHARE = 30, 0.1
 """Skipped updates at the end of a run from which it is `unknown`: so many, or this share of its
 steps. A scaler that found its scale skips one at a time."""
+COVER = 0.4
+"""Part of a run's steps that its samples must reach over for a word on what they show. Left to
+itself the doctor samples at the latest when a run has grown by half; a sample that a device sends
+one later still reaches over 1 / 1.5^2 = 0.44. Less is where it was told to look more rarely or had
+to step back."""
+UNSEEN = "tensors were not looked at in any step"
 _TELLS_OF_UPDATES = ("loss", "grad_norm", "grad_norm_used", "lr", "loss_scale")
 
 
@@ -49,40 +61,64 @@ def diagnose(
     Raises:
         SettingsError: settings that name a rule or a limit that does not exist.
     """
+    trace = with_its_kind(trace)
     settings = settings or Settings()
     chosen = settings.chosen(RULES if rules is None else rules)
     by_name = {rule.name: rule for rule in chosen}
     outcomes = {rule.name: examine(rule, trace) for rule in chosen}
-    explained_by = _explained_by(chosen)
+    possible = explained_by(chosen)
+    found = [finding for outcome in outcomes.values() for finding in outcome.findings]
+    findings = raised(found, by_name, possible)
+    outcomes = _holding(outcomes, findings)
     findings = [
-        replace(finding, causes=_differential(finding, explained_by, by_name, outcomes, trace))
-        for outcome in outcomes.values()
-        for finding in outcome.findings
+        replace(finding, causes=differential(finding, possible, by_name, outcomes, trace))
+        for finding in findings
     ]
-    findings = [_without_moot_treatments(finding, outcomes) for finding in findings]
-    findings.sort(key=lambda f: (-SEVERITIES.index(f.severity), f.steps, f.rule))
-    outcomes = {
-        name: replace(outcome, findings=tuple(f for f in findings if f.rule == name))
-        for name, outcome in outcomes.items()
-    }
+    findings = [without_moot_treatments(finding, outcomes) for finding in findings]
+    names = {finding.rule for finding in findings}
+
+    def place(finding: Finding) -> tuple[object, ...]:
+        """Of one severity, what a found cause explains tells less than that cause; so does a note
+        that another found rule can bring about."""
+        is_note = finding.severity is Severity.NOTE
+        behind = bool(finding.causes.found)
+        behind |= is_note and not names.isdisjoint(possible.get(finding.rule, ()))
+        return (-SEVERITIES.index(finding.severity), behind, finding.steps, finding.rule)
+
+    findings.sort(key=place)
+    outcomes = _holding(outcomes, findings)
     verdict, reason = _verdict(findings, outcomes, trace)
     return Diagnosis(
         verdict=verdict,
         outcomes=outcomes,
         findings=tuple(findings),
-        causes=_causes(findings, by_name),
+        causes=causes(findings, by_name),
         reason=reason,
         origin=trace.origin,
     )
 
 
+def ranked(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """Each found rule once, the best answer to what is wrong with the run first.
+
+    Causes, then symptoms that nothing explains, then those that a cause explains, then notes: those
+    that wait for a symptom before those that are information.
+    """
+    grave = [finding for finding in diagnosis.findings if finding.severity is not Severity.NOTE]
+    answers = [cause.rule for cause in diagnosis.causes]
+    answers += [finding.rule for finding in grave if not finding.causes.found]
+    waiting = [finding for finding in diagnosis.findings if finding.awaits_symptom]
+    answers += [finding.rule for finding in (*grave, *waiting, *diagnosis.findings)]
+    return tuple(dict.fromkeys(answers))
+
+
 def examine(rule: Rule, trace: Trace) -> Outcome:
     """What becomes of one rule on one trace."""
-    if _is_spared(rule, trace):
+    if is_spared(rule, trace):
         return Outcome(Status.CLEAR)
     missing = tuple("|".join(n) for n in rule.needed if not any(trace.has(c) for c in n))
     if missing:
-        return Outcome(Status.SKIPPED, missing=missing)
+        return _of_log(rule, trace, missing)
     without = tuple(name for name in rule.uses if not trace.has(name))
     rows = {name: trace.series[name].rows for name in rule.needed_series(trace)}
     fewest = min(rows, key=lambda name: rows[name], default=None)
@@ -90,22 +126,58 @@ def examine(rule: Rule, trace: Trace) -> Outcome:
         count = rows[fewest]
         reason = f"{count} row{'s'[: count != 1]} of {fewest}, needs {rule.limits.rows}"
         return Outcome(Status.ABSTAINED, reason=reason, without=without)
+    return _ran(rule, rule.check, trace, without)
+
+
+def _of_log(rule: Rule, trace: Trace, missing: tuple[str, ...]) -> Outcome:
+    """What a rule finds that lacks channels: an illness that a log shows, else nothing was seen."""
+    skipped = Outcome(Status.SKIPPED, missing=missing)
+    if rule.on_log is None or trace.tensors or rule.on_log.lacks(trace):
+        return skipped
+    outcome = _ran(rule, rule.on_log.check, trace, missing)
+    return outcome if outcome.status in (Status.FOUND, Status.CRASHED) else skipped
+
+
+def _ran(rule: Rule, check: Check, trace: Trace, without: tuple[str, ...]) -> Outcome:
+    """What one look of a rule comes to."""
     try:
         # Numbers of 1e300 overflow to infinity, which is the right answer and no mistake of a rule.
         with np.errstate(over="ignore"):
-            result = rule.check(trace.only(rule.declared), rule.limits)
+            result = check(trace.only(rule.declared), rule.limits)
         if isinstance(result, Abstain):
             return Outcome(Status.ABSTAINED, reason=result.reason, without=without)
         findings = tuple(_checked(finding, rule, trace) for finding in result)
     except Exception:
         return Outcome(Status.CRASHED, reason=_short_traceback(), without=without)
-    status = Status.FOUND if findings else Status.CLEAR
-    return Outcome(status, findings=findings, without=without)
+    if findings:
+        return Outcome(Status.FOUND, findings=findings, without=without)
+    if not rule.early and _ends_with_samples(rule, trace) and (unseen := _barely_sampled(trace)):
+        return Outcome(Status.ABSTAINED, reason=unseen, without=without)
+    return Outcome(Status.CLEAR, without=without)
 
 
-def _is_spared(rule: Rule, trace: Trace) -> bool:
-    """Whether the optimizer lacks what the illness happens in: no channel is needed to tell."""
-    return trace.facts.get("optimizer_family") in rule.spares
+def _ends_with_samples(rule: Rule, trace: Trace) -> bool:
+    """Whether it needs what is measured at samples, and was not since the last."""
+    needed = (name for name in rule.needed_series(trace) if channel(name).at_samples)
+    return any(trace.series[name].steps[-1] <= trace.last_sample for name in needed)
+
+
+def _barely_sampled(trace: Trace) -> str | None:
+    """That nobody looked at tensors for most of a watched run; None where somebody did."""
+    last, (first, end) = trace.last_sample, trace.steps
+    if not trace.tensors or last - first + 1 >= COVER * (end - first + 1):
+        return None
+    of = f"tensors were last looked at in step {last:,} of {end:,}" if last else UNSEEN
+    return f"{of}; interval= and overhead= of watch say how often they are"
+
+
+def _holding(outcomes: Mapping[str, Outcome], findings: Iterable[Finding]) -> dict[str, Outcome]:
+    """The outcomes with these findings, in this order."""
+    findings = list(findings)
+    return {
+        name: replace(outcome, findings=tuple(f for f in findings if f.rule == name))
+        for name, outcome in outcomes.items()
+    }
 
 
 def _checked(finding: Finding, rule: Rule, trace: Trace) -> Finding:
@@ -147,120 +219,6 @@ def _check_change(knob: str, change: tuple[object, object]) -> None:
         raise ValueError(f"{knob} is no knob")
 
 
-def _explained_by(rules: Iterable[Rule]) -> dict[str, tuple[str, ...]]:
-    """{name: the rules that can bring it about, directly or through others}."""
-    direct = {rule.name: set(rule.explains) for rule in rules}
-
-    def reached(name: str, seen: frozenset[str]) -> set[str]:
-        below = direct.get(name, set()) - seen
-        return below.union(*(reached(n, seen | below) for n in below)) if below else set()
-
-    closure = {name: reached(name, frozenset({name})) for name in direct}
-    named = {name for below in closure.values() for name in below}
-    return {n: tuple(sorted(c for c, below in closure.items() if n in below)) for n in named}
-
-
-def _differential(
-    finding: Finding,
-    explained_by: Mapping[str, tuple[str, ...]],
-    rules: Mapping[str, Rule],
-    outcomes: Mapping[str, Outcome],
-    trace: Trace,
-) -> Differential:
-    onset = finding.steps[0]
-    latest = onset
-    if rules[finding.rule].onset == "estimated":
-        latest += max(_reach(onset), finding.period)
-    found, clear, ruled_out, not_examined = [], [], [], []
-    for name in explained_by.get(finding.rule, ()):
-        rule, outcome = rules[name], outcomes[name]
-        gap = None if rule.static else _unsampled(rule, trace, onset)
-        causes = [f for f in outcome.findings if _can_cause(f)]
-        before = [f for f in causes if f.steps[0] <= latest]
-        same_step = bool(before) and all(f.steps[0] == onset for f in before)
-        if same_step and {name, finding.rule} <= SYMPTOMS:
-            continue  # two faces of one step: neither is known to be the cause of the other
-        if before:
-            found.append(name)
-        elif causes:
-            continue  # it began later: neither a cause nor clear
-        elif outcome.status is Status.SKIPPED:
-            not_examined.append(NotExamined(name, missing=outcome.missing))
-        elif outcome.status in (Status.ABSTAINED, Status.CRASHED):
-            reason = outcome.reason if outcome.status is Status.ABSTAINED else "the rule crashed"
-            not_examined.append(NotExamined(name, reason=reason))
-        elif rule.static or _is_spared(rule, trace):
-            ruled_out.append(name)
-        elif gap:
-            not_examined.append(NotExamined(name, unsampled=gap))
-        else:
-            clear.append(name)
-    return Differential(tuple(found), tuple(clear), tuple(ruled_out), tuple(not_examined))
-
-
-def _can_cause(finding: Finding) -> bool:
-    """A note tells of no measured harm: nothing may be blamed on it."""
-    return finding.severity is not Severity.NOTE
-
-
-def _reach(onset: int) -> int:
-    """Steps around `onset` within which two things began at the same time, as far as is known."""
-    return max(64, onset // 32)
-
-
-def _unsampled(rule: Rule, trace: Trace, onset: int) -> tuple[int, int] | None:
-    """The gap around `onset` in which the rule had no row to look at, None if it had one."""
-    for name in rule.needed_series(trace):
-        steps = trace.series[name].steps
-        before = steps[steps <= onset]
-        if before.size and before[-1] >= onset - _reach(onset):
-            continue
-        after = steps[steps > onset]
-        last = int(before[-1]) if before.size else trace.steps[0]
-        return last, int(after[0]) if after.size else onset
-    return None
-
-
-def _without_moot_treatments(finding: Finding, outcomes: Mapping[str, Outcome]) -> Finding:
-    """A symptom whose cause is found keeps only what differs and needs no telling apart."""
-    if not finding.causes.found:
-        return finding
-    taken = {
-        _key(treatment)
-        for name in finding.causes.found
-        for cause in outcomes[name].findings
-        for treatment in cause.treatments
-    }
-    kept = tuple(t for t in finding.treatments if t.when != "check" and _key(t) not in taken)
-    return replace(finding, treatments=kept)
-
-
-def _key(treatment: Treatment) -> object:
-    return tuple(sorted(treatment.changes.items())) or treatment.title
-
-
-def _causes(findings: Iterable[Finding], rules: Mapping[str, Rule]) -> tuple[Cause, ...]:
-    findings = list(findings)
-    explains: dict[str, list[str]] = {}
-    onset: dict[str, int] = {}
-    is_root: dict[str, bool] = {}
-    for finding in findings:
-        rule = rules[finding.rule]
-        if rule.explains and _can_cause(finding):
-            explains.setdefault(rule.name, [])
-            onset[rule.name] = min(onset.get(rule.name, finding.steps[0]), finding.steps[0])
-            is_root[rule.name] = not finding.causes.found
-    for finding in findings:
-        for name in finding.causes.found:
-            if finding.rule not in explains[name]:
-                explains[name].append(finding.rule)
-    ranked = sorted(
-        explains,
-        key=lambda n: (not is_root[n], not explains[n], not rules[n].mechanism, onset[n], n),
-    )
-    return tuple(Cause(name, tuple(sorted(explains[name]))) for name in ranked)
-
-
 def _verdict(
     findings: Iterable[Finding], outcomes: Mapping[str, Outcome], trace: Trace
 ) -> tuple[Verdict, str | None]:
@@ -280,16 +238,20 @@ def _why_unknown(outcomes: Mapping[str, Outcome], trace: Trace) -> str | None:
         return f"{losses} too few to call a run healthy: {LEAST_LOSSES} are needed"
     if skipped := _skipped_to_the_end(trace):
         return skipped
+    if unseen := _barely_sampled(trace):
+        return unseen
     loss = trace.series["loss"]
     if (loss.low == 0).all() and (loss.high == 0).all():
         return "every loss is exactly 0, as a log prints where it hides NaN"
     if all(o.status not in (Status.FOUND, Status.CLEAR) for o in outcomes.values()):
         return f"none of {len(outcomes)} rules could look at it"
     kind = trace.facts.get("loss_kind")
+    if kind == "unknown" and trace.reading is not None and not trace.tensors:  # not told so
+        guessed = trace.reading.guessed
+        what = "what these numbers mean" if guessed else "whether this is the loss"
+        return f"{what} was guessed; a column or key named `loss` is judged; {RENAMED}"
     if kind == "unknown":
-        known = trace.reading is not None and not trace.reading.guessed
-        what = "whether this is the loss" if known else "what these numbers mean"
-        return f"{what} was guessed; a column or key named `loss` is judged"
+        return "nobody knows whether this loss should fall: its curve alone shows no health"
     if kind in NOT_FALLING:
         return f"{called(str(kind))} need not fall in a good run: its curve alone shows no health"
     rises = outcomes.get("divergence")

@@ -1,5 +1,7 @@
 """What went wrong outside optdoctor, as one sentence: where, why, what to do."""
 
+from collections.abc import Iterable
+
 
 class Told(Exception):
     """Carries the reason, the remedy and, where it is known, the path."""
@@ -15,3 +17,11 @@ class Told(Exception):
 
 class Unreadable(Told):
     """A path that holds no run."""
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """What to do about a name that is not known: the nearest ones, `otherwise` if none is near."""
+    from difflib import get_close_matches  # not wanted where nothing is misspelt
+
+    near = get_close_matches(name, list(known), n=3, cutoff=0.7)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise

@@ -10,6 +10,8 @@ Knob: TypeAlias = float | int | str | bool | None
 When = Literal["now", "next", "check"]
 """now: in this run; next: restart with it; check: an experiment that tells causes apart."""
 Safety = Literal["safe", "risky", "manual"]
+"""safe: it cannot make the run worse, as a look, or a format that holds more numbers; risky: it
+changes the training itself; manual: it needs the user's judgement or data."""
 Basis = Literal["measured", "literature", "heuristic"]
 Stage = Literal["preview", "stable"]
 
@@ -94,7 +96,10 @@ class Differential:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One illness, with its numbers. `rule`, `stage` and `causes` are filled in by the engine."""
+    """One illness, with its numbers.
+
+    `rule`, `stage`, `causes` and `raised_by` are filled in by the engine.
+    """
 
     severity: Severity
     summary: str
@@ -108,6 +113,11 @@ class Finding:
     """Names, worst first."""
     period: int = 0
     """Steps after which it comes again; 0 where it does not, or nobody knows."""
+    awaits_symptom: bool = False
+    """A note that becomes a warning where a symptom that its rule can bring about is found and
+    began no earlier: a counter that is not total proves no harm by itself."""
+    raised_by: str = ""
+    """The symptom for which the engine made a warning of this note."""
     rule: str = ""
     stage: Stage = "preview"
     causes: Differential = Differential()
@@ -136,7 +146,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A found rule that can bring about others, with those of them that were found."""
+    """A found rule that answers for the run, with the found ones that it can have brought about."""
 
     rule: str
     explains: tuple[str, ...] = ()
@@ -151,7 +161,8 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     """In total order: severity, first step, name."""
     causes: tuple[Cause, ...]
-    """Roots of the chain first, mechanism counters before statistics, then the earliest step."""
+    """Best answer first. Every rule with a finding above a note, other than a symptom that brings
+    about nothing: what no other explains before what one does, then by the first step."""
     reason: str | None = None
     """Why the verdict is `unknown`."""
     origin: str = ""

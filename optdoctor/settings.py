@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from optdoctor.errors import Told
+from optdoctor.errors import Told, did_you_mean
 from optdoctor.rule import Limits, Rule
 
 
@@ -37,7 +37,8 @@ class Settings:
         by_name = {rule.name: rule for rule in rules}
         for name in (*self.select, *self.ignore, *self.limits):
             if name not in by_name:
-                raise SettingsError(f"no rule is named {name!r}", f"known: {', '.join(by_name)}")
+                remedy = did_you_mean(name, by_name, "`optdoctor rules` lists them")
+                raise SettingsError(f"no rule is named {name!r}", remedy)
         # Also those of rules left out: a wrong limit is never passed over.
         for name, changes in self.limits.items():
             by_name[name] = replace(by_name[name], limits=_with(by_name[name], changes))

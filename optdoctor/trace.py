@@ -32,6 +32,7 @@ EventKind = Literal[
     "learning-rate-set",
     "fact-changed",
     "alarm",
+    "batch-saved",
     "treatment",
     "undo",
     "doctor-failed",
@@ -68,6 +69,17 @@ class TensorInfo:
     moment1_dtype: str = ""
     update_sampled: bool = False
     """Whether its update is measured on a fixed slice of it."""
+    weight_decay: float = 0.0
+    """Of its group, 0 where no optimizer holds it."""
+    times_held: int = 1
+    """How often the groups of the optimizer list it; 0 where they do not."""
+    in_model: bool = True
+    """Whether the watched model has it."""
+    held_elsewhere: bool = False
+    """Whether another optimizer holds it, or something else writes to it while training."""
+    reached: Literal["", "yes", "no"] = ""
+    """Whether a gradient was seen in it, asked where its setup lets no update move it: trainable in
+    no optimizer, another model's, or frozen as all of its optimizer; "" where nobody asked."""
 
     @property
     def num_elements(self) -> int:
@@ -165,6 +177,19 @@ class Trace:
         if not kept:
             return (0, 0)
         return min(int(s.starts[0]) for s in kept), max(int(s.steps[-1]) for s in kept)
+
+    @property
+    def last_sample(self) -> int:
+        """Last step at which tensors were looked at, 0 if they never were."""
+        rows = (
+            int(series.steps[-1])
+            for name, series in self.series.items()
+            # These are told whenever an alarm asks, or at the end.
+            if channel(name).axis is Axis.TENSOR
+            and name not in ("first_nonfinite_step", "tensor_replica_distance")
+            and series.steps.size
+        )
+        return max(rows, default=0)
 
     def has(self, name: str) -> bool:
         """Whether the channel was measured: a fact that is known, or a series with rows.

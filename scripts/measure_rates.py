@@ -18,6 +18,7 @@ from typing import Any
 
 from optdoctor.engine import diagnose
 from optdoctor.findings import Severity
+from optdoctor.knowledge.fingerprint import fingerprint
 from optdoctor.readers import read
 from optdoctor.rule import SYMPTOMS
 
@@ -65,7 +66,7 @@ def counted(found: list[tuple[str, str, dict[str, Severity]]]) -> dict[str, Any]
                 named[name] += name in rules
     entries = {}
     for name in sorted(SYMPTOMS):
-        entries[name] = {"alarms": [alarms[name], healthy]}
+        entries[name] = {"of": fingerprint(name), "alarms": [alarms[name], healthy]}
         if sick[name]:
             entries[name]["named"] = [named[name], sick[name]]
     return {"on": ON, "rules": entries}

@@ -1,11 +1,11 @@
 """Measures false alarms and misses of the curve rules, beside the baseline, by family and by view.
 
     python scripts/validate_curves.py --quick         # development families, a few of each
-    python scripts/validate_curves.py                 # all of them; writes docs/validation.md
+    python scripts/validate_curves.py                 # all; writes docs/validation-of-curves.md
     python scripts/validate_curves.py --held          # the exam
 
 Limits are placed on the development families. Those held apart are never used for that, and each
-look at them adds a line to docs/validation-history.md, whatever it shows.
+look at them adds a line to docs/validation-of-curves-history.md, whatever it shows.
 """
 
 import argparse
@@ -24,7 +24,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 from curves import exam, tables  # noqa: E402 (the path comes first)
 from curves.exam import Result, Task  # noqa: E402
 
-PAGE, HISTORY = ROOT / "docs" / "validation.md", ROOT / "docs" / "validation-history.md"
+PAGE = ROOT / "docs" / "validation-of-curves.md"
+HISTORY = ROOT / "docs" / "validation-of-curves-history.md"
 LENGTHS = (400, 1000, 3000)
 SEEDS = 5
 QUICK_VIEWS = ("raw", "every 10", "EMA 0.9", "epochs"), ("12 rows",)

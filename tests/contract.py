@@ -25,11 +25,12 @@ from tampered import (
 
 from optdoctor.channels import Axis, channel, is_channel
 from optdoctor.engine import diagnose, examine
-from optdoctor.findings import Status
+from optdoctor.findings import Severity, Status
 from optdoctor.rule import SECTIONS, SYMPTOMS, Rule
 from optdoctor.rules import RULES
 from optdoctor.trace import declares
 
+NOTE = Severity.NOTE
 REMEDIES = (
     "add avoid ban check disable enable fix increase lower no prefer raise reduce require set use"
 )
@@ -81,6 +82,16 @@ def check_explains_known_rules_without_a_circle(rule: Rule) -> None:
     registry = {r.name: r for r in RULES} | {rule.name: rule}
     assert set(rule.explains) <= registry.keys() | SYMPTOMS
     TopologicalSorter({name: r.explains for name, r in registry.items()}).prepare()
+
+
+def check_waits_only_for_symptoms_that_it_brings_about(rule: Rule) -> None:
+    below = {r.name: set(r.explains) for r in RULES} | {rule.name: set(rule.explains)}
+    reached = set(rule.explains)
+    while more := set().union(*(below.get(name, set()) for name in reached)) - reached:
+        reached |= more
+    for finding in examine(rule, rule.sick()).findings:
+        assert not finding.raised_by
+        assert not finding.awaits_symptom or (finding.severity is NOTE and reached & SYMPTOMS)
 
 
 def check_finds_its_own_illness_and_says_what_to_do(rule: Rule) -> None:

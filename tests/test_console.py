@@ -81,6 +81,31 @@ def test_the_line_of_a_healthy_run_keeps_to_80_columns(capsys, monkeypatch) -> N
     assert " ".join(" ".join(lines).split()) == " ".join(long.split())
 
 
+@pytest.mark.parametrize(
+    ("rules", "named"),
+    [
+        (("a-rule",), "shows it: a-rule."),
+        (("a-rule", "b-rule"), "shows them: a-rule and b-rule."),
+        (tuple("abcde"), "shows them: a, b, c and 2 more."),
+    ],
+)
+def test_notes_are_named_with_the_way_to_read_them(rules, named, tmp_path, capsys) -> None:
+    notes = tuple(finding(3, severity=Severity.NOTE, rule=rule) for rule in rules)
+    healthy = Diagnosis(Verdict.HEALTHY, {}, notes, ())
+
+    def said(folder: Path | None) -> str:
+        make("console", Place(folder)).close(healthy, RUN, "")
+        return " ".join(capsys.readouterr().err.split())
+
+    assert said(None).endswith(f" doctor.diagnosis {named}")
+    folder = tmp_path / "a run"
+    assert said(folder).endswith(f" doctor.diagnosis {named}"), "nothing was written"
+    folder.mkdir()
+    assert said(folder).endswith(f" optdoctor analyze '{folder}' {named}")
+    with TemporaryDirectory() as gone:
+        assert said(Path(gone)).endswith(f" doctor.diagnosis {named}")
+
+
 def test_a_page_in_a_folder_that_goes_with_its_program_is_not_pointed_at(tmp_path, capsys) -> None:
     sick = Diagnosis(Verdict.SICK, {}, (finding(3, rule="illness"),), ())
 

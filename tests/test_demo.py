@@ -26,25 +26,29 @@ class Shown:
     err: str
     seconds: float
     left: tuple[str, ...]
+    pages: tuple[str, ...]
+    """Those that it names and that are there, by folder."""
 
 
 @cache
 def shown(framework: str, fault: str) -> Shown:
     """One demo's process."""
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, TemporaryDirectory() as kept:
         begin = time.monotonic()
         arguments = ["demo", "--framework", framework, "--fault", fault]
         result = subprocess.run(
             [sys.executable, "-m", "optdoctor", *arguments],
             cwd=folder,
-            env={**os.environ, "HF_HUB_OFFLINE": "1"},
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "TMPDIR": kept},
             capture_output=True,
             encoding="utf-8",
             timeout=2 * LIMIT_S,
         )
         left = tuple(path.name for path in Path(folder).iterdir())
         seconds = time.monotonic() - begin
-    return Shown(result.returncode, result.stdout, result.stderr, seconds, left)
+        named = re.findall(r"^ +page +(\S+)$", result.stdout, re.M)
+        pages = tuple(path.parent.name for path in map(Path, named) if path.is_file())
+    return Shown(result.returncode, result.stdout, result.stderr, seconds, left, pages)
 
 
 each = pytest.mark.parametrize(("framework", "fault"), [*FAST, *SLOW])
@@ -59,12 +63,14 @@ def ending(out: str, title: str) -> tuple[float, float, str]:
 
 
 @each
-def test_it_succeeds_and_leaves_nothing_behind(framework: str, fault: str) -> None:
+def test_it_succeeds_and_leaves_nothing_where_it_is_called(framework: str, fault: str) -> None:
     demo = shown(framework, fault)
     assert demo.code == 0, demo.err
     assert demo.left == ()
     assert "Traceback" not in demo.err
-    assert "report.html" not in demo.err, "the folder of the page is gone by now"
+    assert demo.pages == ("sick", "treated")
+    assert re.search(r"^page +\S*optdoctor-demo-\S+/sick/report.html$", demo.err, re.M)
+    assert "doctor.diagnosis" not in demo.err
     assert demo.seconds < LIMIT_S
 
 

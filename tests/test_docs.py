@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 
 from optdoctor.channels import CHANNELS
+from optdoctor.rule import SYMPTOMS
 from optdoctor.rules import RULES
 
 ROOT = Path(__file__).parent.parent
@@ -38,3 +39,11 @@ def test_every_rule_and_channel_has_its_place() -> None:
     index, channels = PAGES["rules/README.md"], PAGES["channels.md"]
     assert re.findall(r"^\| \[(\S+)\]", index, re.M) == [rule.name for rule in RULES]
     assert sorted(re.findall(r"^\| `(\S+)` \|", channels, re.M)) == sorted(CHANNELS)
+
+
+def test_the_readme_has_one_row_for_each_rule() -> None:
+    tables = (ROOT / "README.md").read_text("utf-8").split("|---|---|")[1:4]
+    curves, before, running = (re.findall(r"^\| `([a-z0-9-]+)` \|", t, re.M) for t in tables)
+    assert sorted(curves + before + running) == [rule.name for rule in RULES]
+    assert set(curves) == SYMPTOMS
+    assert set(before) == {rule.name for rule in RULES if rule.static}

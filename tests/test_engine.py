@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from made_up import RUN, causes_of, finding, rule, static
 
-from optdoctor.engine import LEAST_LOSSES, diagnose, examine
+from optdoctor.engine import LEAST_LOSSES, RENAMED, diagnose, examine
 from optdoctor.findings import (
     Abstain,
     Diagnosis,
@@ -24,7 +24,7 @@ from optdoctor.findings import (
 from optdoctor.rule import Limits
 from optdoctor.rules import RULES
 from optdoctor.settings import Settings, SettingsError
-from optdoctor.synthetic import make_trace, small_gpt
+from optdoctor.synthetic import falling_loss, make_trace, small_gpt
 from optdoctor.trace import Reading, Recorder, Trace, Undeclared, Vitals
 
 NOTE, WARN, CRITICAL = Severity.NOTE, Severity.WARN, Severity.CRITICAL
@@ -186,7 +186,7 @@ def test_a_static_finding_beats_unknown() -> None:
 def test_a_loss_that_need_not_fall_proves_no_health(kind: str) -> None:
     diagnosis = diagnose(make_trace(loss=[1.0] * 400, loss_kind=kind), [rule()])
     assert diagnosis.verdict is Verdict.UNKNOWN
-    word = "guessed" if kind == "unknown" else kind
+    word = "nobody knows" if kind == "unknown" else kind
     assert word in (diagnosis.reason or "")
 
 
@@ -368,15 +368,35 @@ def test_skipped_updates_are_seen_in_rows_that_were_thinned() -> None:
 @pytest.mark.parametrize(
     ("reading", "what"),
     [
-        (None, "what these numbers mean"),
         (Reading(guessed=True), "what these numbers mean"),
         (Reading(), "whether this is the loss"),
     ],
 )
-def test_what_was_guessed_is_said_as_the_reader_knows_it(
-    reading: Reading | None, what: str
-) -> None:
+def test_what_was_guessed_is_said_as_the_reader_knows_it(reading: Reading, what: str) -> None:
     trace = replace(make_trace(loss=[1.0] * 400, loss_kind="unknown"), reading=reading)
     assert diagnose(trace, [rule()]).reason == (
-        f"{what} was guessed; a column or key named `loss` is judged"
+        f"{what} was guessed; a column or key named `loss` is judged; {RENAMED}"
     )
+
+
+def test_what_a_loop_has_told_was_not_guessed() -> None:
+    seen = np.ones((400, len(small_gpt())))
+    trace = make_trace(loss=[1.0] * 400, grad_rms=seen, loss_kind="unknown", tensors=small_gpt())
+    for reading in (None, Reading(guessed=True)):  # watched, and read from its folder
+        told = diagnose(replace(trace, reading=reading), [rule()])
+        assert told.verdict is Verdict.UNKNOWN
+        assert told.reason == (
+            "nobody knows whether this loss should fall: its curve alone shows no health"
+        )
+
+
+@pytest.mark.parametrize("name", ["reward", "Episode_Return", "rollout/ep_rew_mean"])
+def test_a_loss_beside_rewards_need_not_fall(name: str) -> None:
+    loss = np.append(falling_loss(200), 5 * falling_loss(200))
+    rewards = {"loss": loss, f"metric:{name}": np.arange(400.0)}
+    diagnosis = diagnose(make_trace(rewards))
+    assert not {"divergence", "upward-drift"} & {f.rule for f in diagnosis.findings}
+    assert "reward loss" in (diagnosis.reason or "")
+    assert diagnose(make_trace(rewards, loss_kind="falling")).verdict is Verdict.SICK
+    other = {"loss": loss, "metric:rewards_seen": np.arange(400.0)}
+    assert diagnose(make_trace(other)).verdict is Verdict.SICK

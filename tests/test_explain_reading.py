@@ -34,8 +34,8 @@ def test_reader_reason_names_and_skipped_lines_stand_above_the_report(path: Path
     lines = head.splitlines()
     assert lines[0] == "train.log read by nanogpt"
     assert "41 rows of nanogpt" in lines[1]
-    assert "loss             -> loss, 40 rows, steps 1-40" in head
-    assert "-> eval_loss, 1 row, step 1" in head
+    assert "loss             -> loss, 40 rows, steps 0-39" in head
+    assert "-> eval_loss, 1 row, step 0" in head
     assert "dropped    mfu" in head
     assert "loss_kind falling" in head
     assert "skipped    1 line" in head
@@ -46,7 +46,17 @@ def test_reader_reason_names_and_skipped_lines_stand_above_the_report(path: Path
 def test_a_guess_is_called_one(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     path.write_text("".join(f"cost {3 - n / 50}\n" for n in range(40)))
-    assert "guessed, not known" in explained(path)
+    told = explained(path)
+    assert "guessed, not known" in told
+    assert "names      cost -> loss" in told
+
+
+def test_a_guess_says_how_to_tell_the_loss_and_that_works(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text("".join(f"it={n} cost {3 - n / 50} elapsed 1s\n" for n in range(60)))
+    assert "sed 's/NAME/loss/' LOG | optdoctor analyze -" in " ".join(explained(path).split())
+    renamed = path.read_text().replace("cost", "loss")
+    assert "HEALTHY" in CliRunner().invoke(main, ["analyze", "-"], input=renamed).stdout
 
 
 def test_json_holds_the_reading_only_when_asked(path: Path) -> None:

@@ -161,7 +161,7 @@ def test_the_command_prints_what_appears_and_then_the_report(tmp_path: Path) -> 
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         time.sleep(1.0)
         append(path, "".join(line(n, float("nan")) for n in range(51, 60)))()
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=240)
     assert process.returncode == 1
     first = out.splitlines()[0]
     assert "CRITICAL nan-pulse" in first

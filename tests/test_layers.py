@@ -17,7 +17,7 @@ LAYERS = [
     ["curves/*"],
     ["knowledge/*"],
     ["rules/*"],
-    ["settings", "engine", "compare"],
+    ["settings", "attribution", "engine", "compare"],
     ["reading/*"],
     ["readers/*"],
     ["analysis"],

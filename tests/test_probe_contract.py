@@ -313,7 +313,9 @@ def test_the_optimizer_inside_of_accelerates_is_the_one_watched() -> None:
     assert list(rows(doctor, "update_rms")) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("thing", [None, "adam", nn.Linear(1, 1), [], object()], ids=repr)
+@pytest.mark.parametrize(
+    "thing", [None, "adam", nn.Linear(1, 1), [], object()], ids=lambda thing: type(thing).__name__
+)
 def test_what_is_no_optimizer_is_refused_by_name(thing: Any) -> None:
     with pytest.raises(TypeError, match=f"{type(thing).__name__} holds no torch.optim.Optimizer"):
         innermost(thing)

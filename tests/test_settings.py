@@ -85,9 +85,10 @@ def test_a_wrong_key_or_kind_is_an_error_that_names_what_is_known(
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ({"select": ["alhpa"]}, ["'alhpa'", "alpha", "beta", "gamma"]),
-        ({"ignore": ["alhpa"]}, ["'alhpa'", "alpha, beta, gamma"]),
-        ({"limits": {"alhpa": {"share": 1}}}, ["'alhpa'", "alpha, beta, gamma"]),
+        ({"select": ["alhpa"]}, ["'alhpa'", "did you mean alpha?"]),
+        ({"ignore": ["alhpa"]}, ["'alhpa'", "did you mean alpha?"]),
+        ({"limits": {"alhpa": {"share": 1}}}, ["'alhpa'", "did you mean alpha?"]),
+        ({"ignore": ["x"]}, ["'x'", "`optdoctor rules` lists them"]),
         ({"limits": {"alpha": {"shar": 1}}}, ["alpha", "'shar'", "count, rows, share"]),
         ({"limits": {"alpha": {"share": "half"}}}, ["alpha.share", "number", "'half'"]),
         ({"limits": {"alpha": {"share": True}}}, ["alpha.share", "number"]),

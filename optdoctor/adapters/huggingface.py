@@ -8,10 +8,13 @@ stands.
 
 import math
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 try:
     from transformers import (
@@ -71,20 +74,43 @@ class OptDoctorCallback(Attendant, TrainerCallback):
             out=out,
             scaler=self._scaler,
             first_step=first_step,
-            facts=_facts(args, state, kwargs["model"]),
+            facts=_facts(args, state, kwargs["model"])
+            | _schedule(kwargs.get("lr_scheduler"), args)
+            | self._told,
+            batches_told="model",
             **self._options,
         )
         _tap(self)
 
     @inert
+    def _foresee(self, trainer: Trainer, model: Any, inputs: Any, *rest: Any, **more: Any) -> None:
+        """With the labels, which the Trainer may keep from the model."""
+        if self._is_of(trainer) and self.doctor is not None:
+            given = ((), inputs) if isinstance(inputs, Mapping) else ((inputs,), {})
+            self.doctor.runs[0].given(*given)
+
+    @inert
     def _hear(self, trainer: Trainer, loss: Any) -> None:
-        if any(callback is self for callback in trainer.callback_handler.callbacks):
+        if self._is_of(trainer):
             self._micro.add(loss)
+
+    def _is_of(self, trainer: Trainer) -> bool:
+        return any(callback is self for callback in trainer.callback_handler.callbacks)
+
+    def _looks_at(self, trainer: Trainer) -> bool:
+        """Whether the graph of its next loss is looked at."""
+        is_looking = self.failure is None and self.doctor is not None and self.doctor.wants_losses
+        return is_looking and self._is_of(trainer)
+
+    @inert
+    def _overhear(self, loss: Any) -> None:
+        if self.doctor is not None and isinstance(loss, Tensor):
+            self.doctor.see_loss(loss)
 
     @inert
     def _break_off(self, trainer: Trainer) -> None:
         """The training raises, or is interrupted: the Trainer tells no callback of it."""
-        if any(callback is self for callback in trainer.callback_handler.callbacks):
+        if self._is_of(trainer):
             self._end()
 
     @inert
@@ -189,8 +215,11 @@ def _training_step(self: Trainer, *args: Any, **kwargs: Any) -> Any:
     A callback has no reference to its Trainer. What `training_step` returns is what the Trainer
     adds up for its log: seen in transformers 4.46.3 and 5.24.
     """
+    for callback in list(_LISTENING):
+        callback._foresee(self, *args, **kwargs)
     try:
-        loss = _inner(self, *args, **kwargs)
+        with _overheard(self):
+            loss = _inner(self, *args, **kwargs)
     except BaseException:
         for callback in list(_LISTENING):
             callback._break_off(self)
@@ -198,6 +227,28 @@ def _training_step(self: Trainer, *args: Any, **kwargs: Any) -> Any:
     for callback in list(_LISTENING):
         callback._hear(self, loss)
     return loss
+
+
+@contextmanager
+def _overheard(trainer: Trainer) -> Iterator[None]:
+    """Shows the loss with its graph, which `training_step` detaches after the backward pass."""
+    callbacks = [callback for callback in list(_LISTENING) if callback._looks_at(trainer)]
+    accelerator = getattr(trainer, "accelerator", None)
+    if not callbacks or accelerator is None or "backward" in vars(accelerator):
+        yield
+        return
+    inner = accelerator.backward
+
+    def backward(loss: Any, *args: Any, **kwargs: Any) -> Any:
+        for callback in callbacks:
+            callback._overhear(loss)
+        return inner(loss, *args, **kwargs)
+
+    accelerator.backward = backward
+    try:
+        yield
+    finally:
+        del accelerator.backward
 
 
 _inner: Callable[..., Any] = _TRAINING_STEP
@@ -235,9 +286,41 @@ def _channel(key: str) -> str:
     return f"metric:{key}"
 
 
+def _schedule(scheduler: Any, args: TrainingArguments) -> dict[str, Fact]:
+    """Its name and updates of warm-up, from the scheduler itself: arguments say nothing of one that
+    was given.
+
+    Those of transformers are made of partial functions that are named after the argument's first
+    word (seen in 4.46 and 5.24).
+    """
+    facts: dict[str, Fact] = {} if scheduler is None else {"schedule": type(scheduler).__name__}
+    asked = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
+    for rule in getattr(scheduler, "lr_lambdas", ()):
+        made = getattr(rule, "func", rule)
+        own = str(getattr(made, "__module__", "")).startswith("transformers.")
+        if own and asked.partition("_")[0] in getattr(made, "__name__", ""):
+            facts["schedule"] = asked
+        steps = getattr(rule, "keywords", {}).get("num_warmup_steps")
+        if isinstance(steps, int):
+            facts["warmup_steps"] = steps
+    return facts
+
+
+def _classes(model: Any) -> int | None:
+    """The vocabulary that a language model's loss chooses among: the outputs of its last layer.
+
+    A classifier's configuration tells a vocabulary as well, that of its inputs, and `num_labels`
+    also where the loss is one of regression or of many labels at once: there nothing is known.
+    """
+    if "PreTraining" in type(model).__name__:  # another loss is added to that of the words
+        return None
+    outputs = None
+    with suppress(Exception):  # other people's models: one that has no head may raise
+        outputs = getattr(model.get_output_embeddings(), "out_features", None)
+    return outputs if isinstance(outputs, int) and outputs > 1 else None
+
+
 def _facts(args: TrainingArguments, state: TrainerState, model: Any) -> dict[str, Fact]:
-    config = getattr(model, "config", None)
-    vocabulary = getattr(config, "vocab_size", None)
     facts: dict[str, Fact] = {
         "framework": "huggingface",
         "step_source": "logged",
@@ -249,8 +332,7 @@ def _facts(args: TrainingArguments, state: TrainerState, model: Any) -> dict[str
         "max_grad_norm": args.max_grad_norm,
         "world_size": args.world_size,
         "total_steps": state.max_steps,
-        "schedule": str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)),
-        "num_classes": vocabulary if isinstance(vocabulary, int) else None,
+        "num_classes": _classes(model),
         "compute_dtype": "bfloat16" if args.bf16 else "float16" if args.fp16 else None,
     }
     # A number of numpy's or torch's would not fit into the record.

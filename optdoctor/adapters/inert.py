@@ -2,16 +2,19 @@
 
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypedDict, TypeVar
 
 from optdoctor import settings
 from optdoctor.live.doctor import Doctor, check
 from optdoctor.live.scaler import check_scaler
+from optdoctor.live.told import checked
 from optdoctor.sinks import Place, make, sink_names
+from optdoctor.trace import Fact
 
 Method = TypeVar("Method", bound=Callable[..., None])
 
@@ -24,6 +27,8 @@ class Options(TypedDict):
     sinks: tuple[str, ...]
     treat: tuple[str, ...]
     full_updates: bool
+    attention: bool
+    save_batches: str | int | None
 
 
 def inert(method: Method) -> Method:
@@ -55,20 +60,32 @@ class Attendant:
         scaler: Any = None,
         first_step: int | None = None,
         full_updates: bool = False,
+        attention: bool = False,
+        save_batches: str | int | None = None,
+        facts: Mapping[str, Fact] = MappingProxyType({}),
     ) -> None:
         self.doctor: Doctor | None = None
         self.failure: Exception | None = None
         """What switched the doctor off, if anything did."""
         self._out, self._scaler, self._first_step = out, scaler, first_step
+        self._told = checked(facts)
+        """Facts of the user, who knows more than the framework."""
         self._options = Options(
             overhead=overhead,
             interval=interval,
             sinks=sink_names(sinks),
             treat=tuple(treat),
             full_updates=full_updates,
+            attention=attention,
+            save_batches=save_batches,
         )
         # What is wrong with the arguments must be said here, not at the first step.
-        check(overhead=overhead, interval=interval, treat=self._options["treat"])
+        check(
+            overhead=overhead,
+            interval=interval,
+            treat=self._options["treat"],
+            save_batches=save_batches,
+        )
         check_scaler(scaler)
         settings.load()
         for name in self._options["sinks"]:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +99,30 @@ class OptDoctorCallback(Attendant, _Callback):
             out=self._folder(trainer),
             scaler=_scaler(trainer) if self._scaler is None else self._scaler,
             first_step=self._first(trainer, pl_module, len(optimizers)),
-            facts=_facts(trainer, pl_module),
+            facts=_facts(trainer, pl_module) | self._told,
             writers=_writers(trainer),
+            batches_told="training_step",
             **options,
         )
         self._losses = [MeanLoss() for _ in optimizers]
         self._done = [run.step for run in self.doctor.runs]
         self._seen: dict[str, Any] = {}
+
+    @inert
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Shows what `training_step` will be given."""
+        if self.doctor is not None and self._options["save_batches"] is not None:
+            takes_index = len(signature(pl_module.training_step).parameters) > 1
+            for run in self.doctor.runs:
+                run.given((batch, batch_idx) if takes_index else (batch,), {})
+
+    @inert
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        """Shows the loss with its graph."""
+        if self.doctor is not None and self.doctor.wants_losses:
+            self.doctor.see_loss(loss)
 
     @inert
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:

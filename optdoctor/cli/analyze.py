@@ -49,7 +49,7 @@ _WORTH_A_PROCESS = 8
 @click.option(
     "--explain-reading",
     is_flag=True,
-    help="Say first which reader read a file and why, what became of each name, what it skipped.",
+    help="Say first which reader read a file and why, what became of the names, what it skipped.",
 )
 @click.option("--jobs", type=click.IntRange(0), default=0, help="Processes; 0: one a core.")
 @click.option("--fail-on", type=click.Choice(FAIL_ON), help="Least severity for exit code 1.")

@@ -3,6 +3,7 @@
 import click
 
 from optdoctor.cli.output import Command, say
+from optdoctor.errors import did_you_mean
 
 
 @click.command("explain", cls=Command)
@@ -16,5 +17,5 @@ def COMMAND(rule: str) -> None:  # noqa: N802 - the registry's constant
         if known.name == rule:
             say(page.render(known))
             return
-    names = ", ".join(known.name for known in RULES)
-    raise click.UsageError(f"no rule is named {rule!r}; known: {names}")
+    remedy = did_you_mean(rule, (known.name for known in RULES), "`optdoctor rules` lists them")
+    raise click.UsageError(f"no rule is named {rule!r}; {remedy}")

@@ -1,10 +1,9 @@
 """`optdoctor formats [NAME]`."""
 
-from difflib import get_close_matches
-
 import click
 
 from optdoctor.cli.output import Command, say
+from optdoctor.errors import did_you_mean
 
 
 @click.command("formats", cls=Command)
@@ -18,8 +17,7 @@ def COMMAND(name: str | None) -> None:  # noqa: N802 - the registry's constant
         return
     page = formats.render(name)
     if page is None:
-        near = get_close_matches(name, [reader.name for reader, _ in formats.known()], cutoff=0.3)
-        said = f"; did you mean {' or '.join(near)}?" if near else ""
-        listed = "; `optdoctor formats` lists them"
-        raise click.UsageError(f"no format is named {name!r}{said or listed}")
+        known = (reader.name for reader, _ in formats.known())
+        remedy = did_you_mean(name, known, "`optdoctor formats` lists them")
+        raise click.UsageError(f"no format is named {name!r}; {remedy}")
     say(page)

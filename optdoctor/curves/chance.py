@@ -113,3 +113,18 @@ def at_chance(line: Curve, told: object, unit: str, share: float, flat: float) -
         where, rows = (fell, fell) if began_far else (row, 0)
         return Chance(classes, known, name, chance, level, start, what, judged, barely, where, rows)
     return None
+
+
+def never_better(line: Curve, told: object, unit: str) -> tuple[float, float, int] | None:
+    """(level, chance, first row of the last half), where the number of classes is told and neither
+    the last half nor the last quarter has a median below chance by more than `BETTER`, in a run
+    that did not begin far above it: however restless, it knows nothing in the end."""
+    known = [one for one in candidates(told, unit) if one[1]]
+    if not known:
+        return None
+    chance, half, quarter = known[0][3], line.losses.size // 2, 3 * line.losses.size // 4
+    level, late = float(np.median(line.losses[half:])), float(np.median(line.losses[quarter:]))
+    start = float(np.median(line.losses[:3]))
+    if not max(level, start) <= NO_GAIN * chance or min(level, late) < (1 - BETTER) * chance:
+        return None
+    return level, chance, half

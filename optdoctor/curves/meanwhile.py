@@ -1,7 +1,10 @@
 """What other channels did while a curve rose: factors since a step, and what happened there."""
 
+import math
+
 import numpy as np
 
+from optdoctor.curves.gradient_norm import gradient_norm
 from optdoctor.curves.level import HUGE, Floats
 from optdoctor.store import IntArray, Series
 from optdoctor.trace import Trace
@@ -10,6 +13,8 @@ FARTHEST = 1e6
 """Largest factor that a sentence tells as a number."""
 AROUND = 50
 """Rows on each side of a step whose medians are compared."""
+LEAST_ROWS = 3
+"""Fewest rows on each side that have a median."""
 AT_PEAK = 0.99
 """Share of its largest value from which on a rate has reached its peak."""
 WARMED = 1.5
@@ -41,15 +46,37 @@ def evaluation_times(trace: Trace, first: int) -> float | None:
 
 def gradient_times(trace: Trace, first: int) -> float | None:
     """The gradient norm of up to `AROUND` rows from step `first` on over that of those before."""
-    found = _finite(trace.series.get("grad_norm"))
+    found = _finite(trace.series.get(gradient_norm(trace)))
     if found is None:
         return None
     steps, values = found
     at = int(np.searchsorted(steps, first))
     before, since = values[max(at - AROUND, 0) : at], values[at : at + AROUND]
-    if before.size < 3 or since.size < 3 or values.min() < 0 or np.median(before) <= 0:
+    if min(before.size, since.size) < LEAST_ROWS or values.min() < 0 or np.median(before) <= 0:
         return None
     return round(times(min(float(np.median(since)), HUGE), float(np.median(before))), 2)
+
+
+def gain(series: Series, sign: int, first: int) -> tuple[float, float] | None:
+    """(gain as a share of the value at step `first`, its standard errors) of the end of a run.
+
+    Medians of up to `AROUND` finite rows each, up to that step and at the end; None for fewer than
+    three. `sign` is 1 where the values should rise and -1 where they should fall.
+    """
+    found = _finite(series)
+    if found is None:
+        return None
+    steps, values = found
+    values = np.clip(values, -HUGE, HUGE)
+    at = int(np.searchsorted(steps, first, "right"))
+    before, since = values[max(at - AROUND, 0) : at], values[at:][-AROUND:]
+    if min(before.size, since.size) < LEAST_ROWS:
+        return None
+    then, now = float(np.median(before)), float(np.median(since))
+    noise = 1.4826 * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2)
+    error = 1.25 * noise * math.sqrt(1 / before.size + 1 / since.size)
+    moved = sign * (now - then)
+    return moved / max(abs(then), 1e-9), moved / max(error, 1e-9 * abs(then), 1e-300)
 
 
 def scale_times(trace: Trace, first: int) -> float | None:

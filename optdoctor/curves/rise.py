@@ -183,6 +183,12 @@ def is_certain(rise: Rise, bounds: Bounds) -> bool:
     )
 
 
+def around(line: Curve, rise: Rise) -> tuple[int, int]:
+    """First and last step of a block around its onset."""
+    block = max(int(np.diff(line.block_steps).max(initial=1)), 1)
+    return rise.onset - block, rise.onset + block
+
+
 def _rises(line: Curve) -> list[Rise]:
     rows = line.losses.size
     found = [rise_of(line)] if rows >= FEW else []

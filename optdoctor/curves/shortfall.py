@@ -161,17 +161,26 @@ def spent(line: Curve, rate: Floats, low: float) -> Spent | None:
     at = int(np.flatnonzero(rate >= low * rate.max())[-1]) + 1
     if at < LEAST_ROWS or at == rate.size:
         return None
-    width = max(at // 8, 2)
-    level = float(np.median(line.level[at - 2 * width : at]))
-    before = float(np.median(line.level[at // 2 - width : at // 2 + width])) - level
-    after = level - float(np.median(line.blocks[-max(line.blocks.size // 6, 2) :]))
-    falling = bool(before >= max(2 * line.noise / math.sqrt(width), LEAST_FALL))
+    came = came_since(line, at)
     nothing = int(np.flatnonzero(rate >= NEARLY_NOTHING * rate.max())[-1]) + 1
-    due = before * math.log2(rate.size / at)
     return Spent(
         row=at,
         still=nothing if nothing < rate.size else at,
         share=round((rate.size - at) / rate.size, 4),
-        falling=falling,
-        came=round(after / due, 3) if falling else math.inf,
+        falling=came is not None,
+        came=math.inf if came is None else came,
     )
+
+
+def came_since(line: Curve, at: int) -> float | None:
+    """Fall since row `at` over what as much in each further doubling would have been; rounded.
+
+    None where the loss did not surely fall in the last doubling of the rows before.
+    """
+    width = max(at // 8, 2)
+    level = float(np.median(line.level[at - 2 * width : at]))
+    before = float(np.median(line.level[at // 2 - width : at // 2 + width])) - level
+    after = level - float(np.median(line.blocks[-max(line.blocks.size // 6, 2) :]))
+    if before < max(2 * line.noise / math.sqrt(width), LEAST_FALL):
+        return None
+    return round(after / (before * math.log2(line.level.size / at)), 3)

@@ -17,12 +17,16 @@ STILL = {
     "update_ratio": "of the weights get updates that float32 does not see",
 }
 """What each channel says of weights that stand still."""
+NO_UPDATE = "of the weights get no update at all"
+"""What `update_ratio` says where it is exactly 0: no number format has anything to do with it."""
 
 
 class Still(NamedTuple):
     """Weights that stand still up to the last sample."""
 
     channel: str
+    said: str
+    """What the channel says of them."""
     first: int
     """Step from which on they do."""
     share: float
@@ -59,8 +63,19 @@ def stands_still(trace: Trace, share: float, latest: int) -> Still | None:
         moving = np.flatnonzero(np.round(shares, 4) < share)
         row = int(moving[-1]) + 1 if moving.size else 0
         if row < steps.size and steps[row] <= latest:
-            return Still(name, int(steps[row]), float(np.median(shares[row:])))
+            said = NO_UPDATE if _has_no_update(trace, name, share) else STILL[name]
+            return Still(name, said, int(steps[row]), float(np.median(shares[row:])))
     return None
+
+
+def _has_no_update(trace: Trace, name: str, share: float) -> bool:
+    """Whether updates of exactly 0 make up that share of the weights at the last sample."""
+    if name != "update_ratio":
+        return False
+    values = np.asarray(trace.series[name].values, np.float64)
+    zero = np.where(np.isfinite(values), values == 0, np.nan)
+    known = mean_of_weights(zero, trace)
+    return bool(known[np.isfinite(known)][-1] >= share)
 
 
 def travel(trace: Trace, first: int, last: int) -> float:

@@ -43,7 +43,7 @@ def train(plan: Plan) -> Result:
     )
     model: Any = GPT2LMHeadModel(config)
     model = model.to(plan.torch_dtype)
-    callback = OptDoctorCallback()
+    callback = OptDoctorCallback(out=plan.out)
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(
             model=model,

@@ -39,7 +39,7 @@ def train(plan: Plan) -> Result:
     """Trains for `plan.steps` updates."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.manual_seed(SEED)
-    callback = OptDoctorCallback()
+    callback = OptDoctorCallback(out=plan.out)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Lightning's, of workers and checkpoints
         logger = CSVLogger(folder, flush_logs_every_n_steps=1)

@@ -17,7 +17,7 @@ def train(plan: Plan) -> Result:
     optimizer = torch.optim.AdamW(model.parameters(), lr=plan.rate)
     loader = DataLoader(Texts(), batch_size=BATCH, shuffle=True, drop_last=True)
     batches = (batch for _ in range(plan.steps) for batch in loader)
-    with optdoctor.watch(model, optimizer, out=None) as doctor:
+    with optdoctor.watch(model, optimizer, out=plan.out) as doctor:
         for _, batch in zip(range(plan.steps), batches, strict=False):
             with torch.autocast("cpu", torch.bfloat16, enabled=plan.mixed):
                 loss = loss_of(model, batch)

@@ -1,8 +1,10 @@
 """Tells the story of a demo: what was trained, what was found when, and what the treatment did."""
 
 import importlib
+import tempfile
 import textwrap
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 
 import click
@@ -14,6 +16,7 @@ from optdoctor.findings import Finding, Verdict
 from optdoctor.report import curve
 from optdoctor.report.tensors import fold
 from optdoctor.report.wording import number
+from optdoctor.sinks import report_page
 from optdoctor.store import Series
 
 FRAMEWORKS = {"huggingface": "huggingface", "lightning": "lightning", "torch": "plain"}
@@ -32,7 +35,8 @@ def run(framework: str, fault: str) -> int:
     """Tells it; 0 if the cause was found and the second run recovered."""
     torch.set_num_threads(1)
     module = importlib.import_module(f"optdoctor.demo.{FRAMEWORKS[framework]}")
-    plan = FAULTS[fault]
+    folder = Path(tempfile.mkdtemp(prefix="optdoctor-demo-"))  # stays: its pages are to be read
+    plan = replace(FAULTS[fault], out=folder / "sick")
     _tell(f"1  {module.MODEL} in pure {plan.dtype}, AdamW at {plan.rate:g}. One line is added:")
     _say(f"     {module.LINE}\n")
     sick = module.train(plan)
@@ -49,7 +53,7 @@ def run(framework: str, fault: str) -> int:
     if changed != {"float32"}:
         _say(f"The demo cannot apply {dict(treatment.changes)}.")
         return 1
-    treated = _train_treated(module, plan)
+    treated = _train_treated(module, replace(plan, out=folder / "treated"))
     _say(f"\n{number_of_part + 1}  Both runs:\n")
     for title, result in ((plan.dtype, sick), ("treated", treated)):
         loss = _loss(result)
@@ -63,6 +67,8 @@ def run(framework: str, fault: str) -> int:
         _tell(f"   where      {fold(cause.tensors, sick.trace.tensors)}", 14)
         _tell(f"   worst      {', '.join(cause.tensors[:3])}", 14)
     _say(f"   recovered  {'yes' if recovered else 'no'}")
+    for title in ("sick", "treated"):
+        _say(f"   page       {folder / title / report_page.PAGE}")
     return 0 if recovered else 1
 
 

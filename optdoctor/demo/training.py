@@ -1,6 +1,7 @@
 """What the demo trains: a plan, the texts that ship with Python, a small byte-level model."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from pydoc_data import topics
 from typing import Any
 
@@ -25,6 +26,8 @@ class Plan:
     steps: int
     schedule: str = "constant"
     """As the Trainer names it; the other frameworks are taught no schedule."""
+    out: Path | None = None
+    """Folder of the run record."""
 
     @property
     def mixed(self) -> bool:

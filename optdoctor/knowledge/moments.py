@@ -6,6 +6,9 @@ UNCOUNTED = {
 }
 """{form: why its entries are not judged}. Healthy small runs had up to 4.8 % zeros in 8 bits."""
 ROOTED = "as sizes, not as squares: they vanish at gradients that are zero themselves"
+AVERAGING = frozenset({"adam", "ademamix", "lamb", "nadam", "radam"})
+"""Families whose second moment is the running mean of the squared gradients, corrected for its
+start, and divides the update by its root."""
 PROJECTED = "projected"
 """Squares of gradients in another basis: judged as they are, their number is not known."""
 

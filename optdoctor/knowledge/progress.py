@@ -12,6 +12,8 @@ GAIN = 0.02
 """Change, as a share of the value before, from which an evaluation or a metric improves."""
 MOST = 1e3
 """Largest gain that is told, as a share: the value before may be 0."""
+ROWS = 20
+"""Rows that tell of as many updates as a run has steps, where a log writes one of several."""
 EPOCHS = 8
 """Epochs in which a run should have learned something, however few rows they give."""
 
@@ -23,6 +25,8 @@ def had_time(trace: Trace, line: Curve) -> bool:
     """
     rows = line.level.size
     if rows >= LEAST_LEARNING or (trace.facts.get("step_source") == "epochs" and rows >= EPOCHS):
+        return True
+    if rows >= ROWS and int(line.steps[-1]) - int(line.steps[0]) + 1 >= LEAST_LEARNING:
         return True
     epochs = trace.series["epoch"].values if "epoch" in trace.series else np.empty(0)
     epochs = epochs[np.isfinite(epochs)]

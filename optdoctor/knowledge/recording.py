@@ -59,6 +59,7 @@ TELLS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "nan-pulse": {
             "grad_norm": "whether the gradient or the loss broke first",
+            "lr": "whether the rate rose before the loss broke",
             "loss_scale": "whether those updates were skipped",
         },
         "bimodal-gap": {"loss": "whether the training loss falls meanwhile: without, it diverges"},

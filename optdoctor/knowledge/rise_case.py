@@ -5,19 +5,21 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from optdoctor.curves import meanwhile
+from optdoctor.curves.gradient_norm import READ_FOR_IT
 from optdoctor.curves.level import Curve, curve
 from optdoctor.curves.masked import unmasked, witness
 from optdoctor.curves.rates import RateSince, is_search, rate_since
-from optdoctor.curves.rise import Bounds, Rise, gravest
+from optdoctor.curves.rise import EXPLODED, Bounds, Rise, around, gravest
 from optdoctor.findings import Abstain
 from optdoctor.knowledge.losses import SUM, called
+from optdoctor.knowledge.metrics import MOST_GAINED, direction
 from optdoctor.store import Series
 from optdoctor.trace import Trace
 
 BESIDE = (
     "lr",
     "eval_loss",
-    "grad_norm",
+    *READ_FOR_IT,
     "epoch",
     "loss_scale",
     "param_rms",
@@ -26,12 +28,21 @@ BESIDE = (
     "weight_decay",
     "loss_kind",
     "loss_form",
+    "metric:*",
+    "metric_direction:*",
 )
 """Channels that `cases` and what is said of them may read, those of `masked.FILTERED_BY` apart."""
 
 CLEARLY_FELL, CLEARLY_ROSE = 0.95, 1.05
 """Factors on the evaluation loss below which the model became better, whatever training says, and
 above which it became worse."""
+GREW = 3.0
+"""Factor from which the gradient norm grew with the loss."""
+COLLAPSED = 0.25
+"""Factor on the loss scale at which updates overflowed twice in a row or more often."""
+BETTER, SURE = 0.05, 3.0
+"""Gain of a metric, as a share, and its standard errors, from which the model became better:
+heuristic."""
 PROGRESS = 0.04
 """Least fall below the start, in logarithms, that left a checkpoint worth going back to."""
 
@@ -53,6 +64,12 @@ class Case:
     rate: RateSince | None
     evaluation: float | None
     """Factor of the evaluation loss since."""
+    gradient: float | None
+    """Factor of the gradient norm since."""
+    scale: float | None
+    """Factor of the lowest loss scale since."""
+    better: tuple[str, float] | None
+    """The channel of the metric that got better since by most, and its gain as a share."""
 
     @property
     def before(self) -> int:
@@ -62,12 +79,26 @@ class Case:
     @property
     def is_softened(self) -> bool:
         """Whether the model became better meanwhile: the data or the objective became harder."""
-        return self.evaluation is not None and self.evaluation < CLEARLY_FELL
+        if self.evaluation is not None and self.evaluation < CLEARLY_FELL:
+            return True
+        return self.better is not None and not self.is_wasted
 
     @property
     def is_wasted(self) -> bool:
         """Whether most of the progress is lost for the evaluation too."""
         return self.evaluation is not None and self.evaluation > CLEARLY_ROSE
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether more than its height says that the rise is the model's: it comes as one jump or
+        ends a hundred times above the start, the evaluation is worse, gradients grew or overflow.
+
+        What creeps without any of these may be a target that moves, as in a game.
+        """
+        grew = self.gradient is not None and self.gradient > GREW
+        overflows = self.scale is not None and self.scale <= COLLAPSED
+        leaps = self.rise.is_abrupt or self.rise.over > EXPLODED
+        return leaps or self.is_wasted or grew or overflows
 
     @property
     def ends_above_start(self) -> bool:
@@ -109,19 +140,35 @@ def cases(trace: Trace, bounds: Bounds) -> list[Case] | Abstain:
 
 
 def _case(trace: Trace, line: Curve, rise: Rise, bounds: Bounds, *, is_whole: bool) -> Case:
-    around = _around(line, rise)
-    joints = meanwhile.resumes(trace, *around) if rise.is_abrupt else []
+    near = around(line, rise)
+    joints = meanwhile.resumes(trace, *near) if rise.is_abrupt else []
     return Case(
         trace=trace,
         line=line,
         rise=rise,
         bounds=bounds,
         is_whole=is_whole,
-        around=around,
+        around=near,
         joint=joints[-1] if joints else None,
         rate=rate_since(trace, line, rise.best, rise.height),
         evaluation=meanwhile.evaluation_times(trace, rise.onset - rise.is_abrupt),
+        gradient=meanwhile.gradient_times(trace, rise.onset),
+        scale=meanwhile.scale_times(trace, rise.onset),
+        better=_better(trace, rise.onset - rise.is_abrupt),
     )
+
+
+def _better(trace: Trace, before: int) -> tuple[str, float] | None:
+    found = []
+    for channel, series in trace.series.items():
+        if not channel.startswith("metric:"):
+            continue
+        name = channel.removeprefix("metric:")
+        sign = direction(name, trace.facts.get(f"metric_direction:{name}"))
+        gained = meanwhile.gain(series, sign, before) if sign else None
+        if gained is not None and gained[0] > BETTER and gained[1] > SURE:
+            found.append((channel, min(gained[0], MOST_GAINED)))
+    return max(found, key=lambda one: one[1], default=None)
 
 
 def _after(about: Case) -> int | None:
@@ -129,11 +176,6 @@ def _after(about: Case) -> int | None:
     if about.rise.learns:
         return int(about.line.block_steps[int(np.argmax(about.line.blocks))])
     return None if about.joint is None else max(about.joint, about.rise.onset)
-
-
-def _around(line: Curve, rise: Rise) -> tuple[int, int]:
-    block = max(int(np.diff(line.block_steps).max(initial=1)), 1)
-    return rise.onset - block, rise.onset + block
 
 
 def _since(series: Series, step: int) -> Series:

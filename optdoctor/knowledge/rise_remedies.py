@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from optdoctor.curves.gradient_norm import gradient_norm
 from optdoctor.curves.meanwhile import norm_times
-from optdoctor.curves.rise import is_certain
+from optdoctor.curves.rise import EXPLODED, is_certain
 from optdoctor.findings import Knob, Severity, Treatment, When
 from optdoctor.knowledge.rise_case import Case
 from optdoctor.trace import Trace
@@ -18,8 +19,8 @@ TELLING = {
 """What a log may lack, and what it would tell."""
 
 
-def treatments(about: Case, severity: Severity) -> tuple[Treatment, ...]:
-    """Best first: where it is not certain that the model is damaged, the check that tells."""
+def treatments(about: Case, severity: Severity, rule: str) -> tuple[Treatment, ...]:
+    """Best first: where it is not certain that the model is damaged, the checks that tell."""
     trace, rise = about.trace, about.rise
     if rise.learns:
         title = "Find out why the first losses are low: a running mean from 0, a queue that fills"
@@ -32,7 +33,12 @@ def treatments(about: Case, severity: Severity) -> tuple[Treatment, ...]:
         "if it is worse today as well, the data changed and not the model",
     )
     told = (_back(about) if progress else _restart(trace)) + _decay(about)
-    told = [*told, replay] if severity is Severity.CRITICAL else [replay, *told]
+    if severity is Severity.CRITICAL:
+        told = [told[0], *_expected(about, rule), *told[1:], replay]
+    elif about.is_damaged:
+        told = [replay, *_expected(about, rule), *told]
+    else:
+        told = [*_expected(about, rule), replay, *told]
     if about.joint is not None:
         told.insert(
             0,
@@ -43,6 +49,21 @@ def treatments(about: Case, severity: Severity) -> tuple[Treatment, ...]:
             ),
         )
     return (*told, *_record_next_time(trace))
+
+
+def _expected(about: Case, rule: str) -> list[Treatment]:
+    """That the loss may have had to rise, and how to say so; nothing makes it a hundredfold."""
+    rise = about.rise
+    if rise.height > EXPLODED:
+        return []
+    at = f"{'at' if rise.is_abrupt else 'near'} step {rise.onset}"
+    how = 'facts={"loss_kind": "unknown"}' if about.trace.tensors else f"--ignore {rule}"
+    title = (
+        f"If data or objective were changed on purpose {at}, or this is the loss of a game or of a"
+        f" target that moves, the rise is expected: say so by {how}"
+    )
+    source = "the loss is then measured against another task than before, and not the model"
+    return [_check(title, source)]
 
 
 def _do(title: str, when: When, source: str) -> Treatment:
@@ -132,7 +153,8 @@ def _decay(about: Case) -> list[Treatment]:
 
 def _record_next_time(trace: Trace) -> list[Treatment]:
     """What the log lacks that would tell the causes apart."""
-    lacking = [what for name, what in TELLING.items() if not trace.has(name)]
+    known = {"grad_norm"} if gradient_norm(trace) else set[str]()
+    lacking = [what for name, what in TELLING.items() if name not in known and not trace.has(name)]
     if not lacking:
         return []
     named = lacking[0] if len(lacking) == 1 else f"{', '.join(lacking[:-1])} and {lacking[-1]}"

@@ -3,6 +3,7 @@
 import numpy as np
 
 from optdoctor.curves import meanwhile
+from optdoctor.curves.gradient_norm import gradient_norm
 from optdoctor.curves.rates import RATE_ROSE
 from optdoctor.curves.rise import (
     ABRUPT,
@@ -20,22 +21,27 @@ from optdoctor.curves.rise import (
     Rise,
 )
 from optdoctor.findings import Evidence, Finding, Severity
-from optdoctor.knowledge.rise_case import CLEARLY_FELL, CLEARLY_ROSE, Case
+from optdoctor.knowledge.rise_case import (
+    BETTER,
+    CLEARLY_FELL,
+    CLEARLY_ROSE,
+    COLLAPSED,
+    GREW,
+    Case,
+)
 from optdoctor.knowledge.rise_remedies import NORM_MOVED, treatments
 
-GREW = 3.0
-"""Factor from which the gradient norm grew with the loss."""
+WORDS = {"divergence": "Divergence", "upward-drift": "Drift"}
+"""{rule: the word that begins its sentence}."""
 NOISY = 2.5
 """Deviations of a row within which a median of three of them may lie by chance."""
-COLLAPSED = 0.25
-"""Factor on the loss scale at which updates overflowed twice in a row or more often."""
 
 
-def finding(about: Case, word: str, severity: Severity, lost: float) -> Finding:
-    """The finding; `lost` is the share of the progress beyond which it is told."""
+def finding(about: Case, rule: str, severity: Severity, lost: float) -> Finding:
+    """The finding of a rule; `lost` is the share of the progress beyond which it is told."""
     return Finding(
         severity=severity,
-        summary=f"{word}: {_story(about)}.",
+        summary=f"{WORDS[rule]}: {_story(about)}.",
         steps=(about.rise.onset, int(about.line.steps[-1])),
         evidence=(  # what can be read off the log comes first: a terminal cuts the tail
             *_height(about),
@@ -45,7 +51,7 @@ def finding(about: Case, word: str, severity: Severity, lost: float) -> Finding:
             *_lost(about, lost),
             *_jump(about),
         ),
-        treatments=treatments(about, severity),
+        treatments=treatments(about, severity, rule),
     )
 
 
@@ -63,7 +69,8 @@ def _story(about: Case) -> str:
         end += f" ({meanwhile.times_told(float(end), rise.low)})"
     began = int(about.trace.series["loss"].starts[0])
     lasting, whole = last - first + rise.is_abrupt, max(last - began + 1, 1)
-    share = f"{lasting} steps, {100 * lasting / whole:.0f} % of the run"
+    share = f"{lasting} step{'s' * (lasting != 1)}"
+    share += _finite_end(about) or f", {100 * lasting / whole:.0f} % of the run"
     where = f"at step {first}" if about.joint is None else f"at the resume at step {about.joint}"
     if rise.learns:
         low = low.rstrip(",")
@@ -75,6 +82,16 @@ def _story(about: Case) -> str:
         return f"the training loss jumps from {low} {_after_jump(about, end, where, share)}"
     since = "" if rise.way in ("start", "first") else f" at step {first}"
     return f"the training loss rises from {low}{since} to {end} at step {last}, over {share}"
+
+
+def _finite_end(about: Case) -> str:
+    """Where the finite losses end, if before the run does: a share of it would not count those."""
+    series, last = about.trace.series["loss"], int(about.line.steps[-1])
+    left = int(series.bad[series.steps > last].sum())
+    if not left:
+        return ""
+    losses = "1 loss since is" if left == 1 else f"{left:,} losses since are"
+    return f", to step {last}; the {losses} NaN or infinite"
 
 
 def _end(about: Case) -> str:
@@ -208,19 +225,23 @@ def _beside(about: Case) -> list[Evidence]:
     if (peak := meanwhile.peak_reached(trace, first)) is not None:
         what = "step at which the warm-up reached the peak rate, just before: it may be too high"
         told.append(Evidence("lr", what, peak, first, "step"))
-    if (times := meanwhile.gradient_times(trace, first)) is not None:
+    if (times := about.gradient) is not None:
         word = "it grew with the loss" if times > GREW else "it hardly grew with the loss"
         what = f"the gradient norm since step {first} over that before: {word}"
-        told.append(Evidence("grad_norm", what, times, GREW, "times"))
-    if (times := meanwhile.scale_times(trace, first)) is not None and times <= COLLAPSED:
+        told.append(Evidence(gradient_norm(trace), what, times, GREW, "times"))
+    if (times := about.scale) is not None and times <= COLLAPSED:
         what = f"the lowest loss scale since step {first} over that before: gradients overflow"
         told.append(Evidence("loss_scale", what, times, COLLAPSED, "times"))
     if (times := about.evaluation) is not None:
         limit, word = CLEARLY_ROSE, "it rises too" if times > CLEARLY_ROSE else "it hardly moves"
-        if about.is_softened:
+        if times < CLEARLY_FELL:
             limit, word = CLEARLY_FELL, "it falls: the training data or objective became harder"
         what = f"the evaluation loss at the end over that of step {about.before}; {word}"
         told.append(Evidence("eval_loss", what, times, limit, "times"))
+    if (better := about.better) is not None:
+        what = f"gain of the metric {better[0].removeprefix('metric:')} since step {about.before}"
+        what += ": it gets better while the loss rises"
+        told.append(Evidence(better[0], what, round(100 * better[1], 2), 100 * BETTER, "%"))
     times = meanwhile.norm_times(trace, about.before)
     if times is not None and abs(times - 1) > NORM_MOVED:
         what = f"the norm of all weights over that of step {about.before}"

@@ -21,12 +21,13 @@ OTHER_ORDER = _do(
 )
 COMPARE = _do(
     "Compare the period with the length of the epoch and with the distance of evaluations,"
-    " checkpoints and changes of the rate",
+    " checkpoints, changes of the rate and copies to a target network",
     "check",
     "what has the same period is where to look",
 )
 COMPARE_REST = _do(
-    "Compare the period with the distance of evaluations, checkpoints and changes of the rate",
+    "Compare the period with the distance of evaluations, checkpoints, changes of the rate and"
+    " copies to a target network",
     "check",
     "what has the same period is where to look",
 )

@@ -54,6 +54,8 @@ def notices(
     for rule, finding in now.items():
         if rule in renamed:
             continue
+        if finding.raised_by and not ripe.get(finding.raised_by, False):
+            continue  # what its symptom adds may pass
         before = announced.get(rule)
         if before is None:
             if ripe.get(rule, False):

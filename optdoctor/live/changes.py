@@ -8,6 +8,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from optdoctor.live.tensors import Tracked, lazy, state_dtypes
+from optdoctor.optimizers import state_of
 from optdoctor.optimizers.probe import Probe
 
 TURN = 4
@@ -46,6 +47,8 @@ class Changes:
         self._shapes = [p.shape for p in tracked.parameters]
         self._shape_of = {id(p): p.shape for p in tracked.parameters}
         self._states = [self._state(optimizer, i) for i in range(len(tracked.parameters))]
+        self._foretold = {i for i, p in enumerate(tracked.parameters) if not state_of(optimizer, p)}
+        """Positions whose state the first update has yet to make, of whatever dtype."""
         self._turn = self._state_turn = self._samples = 0
         self.suspected = False
         """Whether somebody has loaded a state, which may cast it."""
@@ -105,12 +108,11 @@ class Changes:
         return self._differ(optimizer, range(turn, min(turn + TURN_STATE, len(self._states))))
 
     def _differ(self, optimizer: Optimizer, positions: range) -> Literal["", "new", "cast"]:
-        before = [
-            self._states[i] for i in positions if self._state(optimizer, i) != self._states[i]
-        ]
-        if not before:
+        differing = [i for i in positions if self._state(optimizer, i) != self._states[i]]
+        if not differing:
             return ""
-        return "cast" if any(any(dtypes) for dtypes in before) else "new"
+        was_there = (any(self._states[i]) for i in differing if i not in self._foretold)
+        return "cast" if any(was_there) else "new"
 
     def _state(self, optimizer: Optimizer, i: int) -> tuple[str, str]:
         info, parameter = self._tracked.tensors[i], self._tracked.parameters[i]

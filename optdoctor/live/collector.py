@@ -304,10 +304,13 @@ class Collector:
         """Shares of the sampled elements of a stack that are what they were."""
         values, positions = stack.values, array_of(stack.positions)
         new, old, gradient = (values.get(n) for n in ("weight", "old", "gradient"))
-        if new is None or old is None or gradient is None:
+        if new is None or gradient is None:
             return
         moving = shares.differs(gradient, 0, self._room)
-        num_moving = moving.sum(1)
+        num_moving, num_sampled = moving.sum(1), gradient.shape[1]
+        sheet.put("grad_zero", positions, (num_sampled - num_moving) / num_sampled)
+        if old is None:
+            return
         share = shares.unchanged(moving, num_moving, new, old, self._room)
         sheet.put("update_unchanged", positions, share)
         if (second_old := values.get("second_old")) is not None and "second" in values:

@@ -15,6 +15,7 @@ ROUNDING = 64.0
 most 2e-5 of its mean square."""
 SUMMED = ("grad", "param", "update", "moment1", "moment2")
 SHARES = (
+    "grad_zero",
     "update_unchanged",
     "update_realized",
     "decay_unchanged",

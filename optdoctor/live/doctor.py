@@ -16,9 +16,13 @@ from torch import Tensor, nn
 from optdoctor import settings as settings_file
 from optdoctor.channels import Axis, channel, is_channel
 from optdoctor.findings import SEVERITIES, Diagnosis, Verdict
+from optdoctor.live.batches import NO_FOLDER, Batches, Entry, Process, num_bytes
+from optdoctor.live.loss_graph import loss_facts
 from optdoctor.live.run import Run
 from optdoctor.live.scaler import beware, check_scaler, count_skips
 from optdoctor.live.schedule import Schedule
+from optdoctor.live.setup import scaler_facts
+from optdoctor.live.told import checked
 from optdoctor.optimizers import innermost
 from optdoctor.sinks import Place, make, sink_names
 from optdoctor.sinks.record import make_room
@@ -26,6 +30,8 @@ from optdoctor.trace import Fact
 
 _GRAVITY = (Verdict.HEALTHY, Verdict.UNKNOWN, Verdict.SICK)
 
+LOSSES = 3
+"""Losses whose graph is looked at."""
 
 _OPEN: "weakref.WeakSet[Doctor]" = weakref.WeakSet()
 
@@ -39,6 +45,7 @@ class Doctor:
     def __init__(self, runs: Sequence[Run], undoing: Sequence[Callable[[], None]] = ()) -> None:
         self.runs = tuple(runs)
         self._undoing, self._process = undoing, os.getpid()
+        self._losses = LOSSES
         _OPEN.add(self)
         for run in self.runs:
             run.keeper = self  # a doctor that nobody holds lives as long as the optimizer's hooks
@@ -83,6 +90,23 @@ class Doctor:
                     one.refuse(f"{name} is no number but a {type(value).__name__}")
         for one in chosen:
             one.log(numbers)
+        if isinstance(loss := values.get("loss"), Tensor):
+            self.see_loss(loss, chosen)
+
+    @property
+    def wants_losses(self) -> bool:
+        """Whether the graph of the next loss is looked at."""
+        return self._losses > 0
+
+    def see_loss(self, loss: Tensor, runs: Sequence[Run] = ()) -> None:
+        """Learns what the graph of one of the first losses tells; of all runs where none is named.
+
+        For whoever has the loss with its graph and logs its number later."""
+        if self._losses and loss.grad_fn is not None:
+            self._losses -= 1
+            told = loss_facts(loss)
+            for one in runs or self.runs:
+                one.learn({k: v for k, v in told.items() if k not in one.journal.facts})
 
     def close(self) -> Diagnosis:
         """Takes every hook away, examines for the last time and reports; twice gives the same.
@@ -123,6 +147,9 @@ def watch(
     scaler: Any = None,
     first_step: int | None = None,
     full_updates: bool = False,
+    attention: bool = False,
+    save_batches: str | int | None = None,
+    facts: Mapping[str, Fact] = MappingProxyType({}),
 ) -> Doctor:
     """Watches a training from now until `close()`.
 
@@ -131,7 +158,9 @@ def watch(
         optimizer: any torch optimizer, a wrapper of one, or a list of them.
         out: folder of the run record; None writes nothing.
         overhead: share of training time that watching may cost; free besides are 15 us an update
-            for samples, 7.5 us for examinations, and what hooks, gradients and the log cost.
+            for samples, 7.5 us for examinations, a sample whenever the run has grown by half since
+            the last (18 in 1,600 updates), an examination after losses that are not finite as
+            often at most, and what hooks, gradients and the log cost.
         interval: sample every so many updates instead of as the budget allows.
         sinks: where findings go: "console" is standard error; "tensorboard", in `out` or a
             framework's writer, and "wandb", the active run, also get curves and histograms.
@@ -141,10 +170,27 @@ def watch(
         full_updates: measure the update of every weight at every sample, which takes a copy of all
             weights. Else copies take an eighth of them, or 64 MiB where that is more, so that in a
             large model tensors take turns.
+        attention: look at queries and keys of `scaled_dot_product_attention` at every sample too:
+            how large logits get, and how few keys the softmax is spread over.
+        save_batches: "100 MB", or a number of bytes: save what the model was given in an update
+            whose loss or gradient turns out not finite, or whose loss stands far above the last
+            ones, to `out/batches/step-000253.pt`, for `torch.load`. All files together take no
+            more than that, outliers no more than half of it; processes that train together share
+            it, and save a file each. Until the numbers of an update are known, one
+            or two updates later, its inputs are held, as references and up to as many bytes.
+            Labels are among them where the model takes them; what is changed in place meanwhile
+            is saved as it is then, and marked.
+        facts: what a loop knows and hooks cannot see, by the names of run channels:
+            total_steps, warmup_steps, accumulation_steps, max_grad_norm, num_classes, batch_size,
+            loss_kind ("falling", "reward", "adversarial", "diffusion" or "unknown"),
+            losses_comparable ("yes" where loss and eval_loss are the same function of the data, or
+            "no"), replicated ("yes" where all processes are to hold the same weights, or "no").
+            Rules that need one are not examined without it.
 
     Raises:
         TypeError: `optimizer` holds no torch optimizer.
-        ValueError: an unknown sink or treatment, an overhead that is no share.
+        ValueError: an unknown sink, treatment or fact, a value that a fact cannot have, an
+            overhead that is no share.
         Unwritable: a sink lacks its package or its folder.
         SettingsError: `[tool.optdoctor]` has an unknown key.
     """
@@ -159,7 +205,9 @@ def watch(
         scaler=scaler,
         first_step=first_step,
         full_updates=full_updates,
-        facts={"framework": "torch", "step_source": "logged"},
+        attention=attention,
+        save_batches=save_batches,
+        facts={"framework": "torch", "step_source": "logged", **checked(facts)},
     )
 
 
@@ -175,22 +223,28 @@ def start(
     scaler: Any = None,
     first_step: int | None = None,
     full_updates: bool = False,
+    attention: bool = False,
+    save_batches: str | int | None = None,
     facts: Mapping[str, Fact],
     writers: Mapping[str, Any] = MappingProxyType({}),
+    batches_told: Entry | None = None,
 ) -> Doctor:
     """`watch` for a framework, with the facts that it knows.
 
     `writers`, {sink: writer}, are what the framework itself writes to, a SummaryWriter for
     "tensorboard" or a run for "wandb": those sinks write there too, named in `sinks` or not.
+    `batches_told` names what takes the batches that the framework tells by `Run.given`; None sees
+    those that the model is given.
     """
-    check(overhead=overhead, interval=interval, treat=treat)
+    check(overhead=overhead, interval=interval, treat=treat, save_batches=save_batches)
     check_scaler(scaler)
     given = optimizer if isinstance(optimizer, list | tuple) and optimizer else [optimizer]
     several = [innermost(one) for one in given]
     settings = settings_file.load()
-    folder = _absolute(out) if out is not None and _is_first_rank() else None
-    facts = _world() | dict(facts)
-    names = tuple(dict.fromkeys([*sink_names(sinks), *writers])) if _is_first_rank() else ()
+    place_of_all = _absolute(out) if out is not None else None
+    folder = place_of_all if _process().rank == 0 else None
+    facts = _world() | scaler_facts(scaler) | dict(facts)
+    names = tuple(dict.fromkeys([*sink_names(sinks), *writers])) if _process().rank == 0 else ()
     for name in names:  # what cannot be had is refused before anything is changed
         make(name, Place(folder, writer=writers.get(name)))
     _relieve(several, folder)
@@ -202,6 +256,7 @@ def start(
     for i, one in enumerate(several):
         place = folder / parts[i] if folder is not None and parts else folder
         prefix = f"optdoctor/{i}" if parts else "optdoctor"
+        kept = _batches(save_batches, place_of_all, parts[i : i + 1], len(several), batches_told)
         runs.append(
             Run(
                 model,
@@ -213,8 +268,13 @@ def start(
                 facts=facts,
                 first_step=first_step,
                 full_updates=full_updates,
+                attention=attention,
+                batches=kept,
+                beside=several,
             )
         )
+        if save_batches is not None and kept is None:
+            runs[-1].event("gap", NO_FOLDER)
     undoing = [beware(runs)]
     if scaler is not None:
         undoing.append(count_skips(scaler, runs))
@@ -236,7 +296,13 @@ def _within(path: Path, folder: Path) -> bool:
     return folder in (path, path.parent)
 
 
-def check(*, overhead: float, interval: int | None, treat: Iterable[str]) -> None:
+def check(
+    *,
+    overhead: float,
+    interval: int | None,
+    treat: Iterable[str],
+    save_batches: str | int | None = None,
+) -> None:
     """Refuses arguments that cannot be meant.
 
     Raises:
@@ -246,6 +312,8 @@ def check(*, overhead: float, interval: int | None, treat: Iterable[str]) -> Non
         raise ValueError(f"overhead must be a share above 0 and at most 1, not {overhead!r}")
     if interval is not None and interval < 1:
         raise ValueError(f"interval must be at least 1, not {interval!r}")
+    if save_batches is not None:
+        num_bytes(save_batches)
     if named := list(treat):
         raise ValueError(f"no treatment is named {named[0]!r}: none can be applied live yet")
 
@@ -284,8 +352,20 @@ def _world() -> dict[str, Fact]:
     return {"world_size": distributed.get_world_size()}
 
 
-def _is_first_rank() -> bool:
+def _process() -> Process:
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():
-        return True
-    return distributed.get_rank() == 0
+        return Process()
+    return Process(distributed.get_rank(), distributed.get_world_size())
+
+
+def _batches(
+    size: str | int | None, out: Path | None, part: Sequence[str], num_runs: int, told: Entry | None
+) -> Batches | None:
+    """Those of one run; every process saves its own, and all together keep to the size."""
+    if size is None or out is None:
+        return None
+    process = _process()
+    share = num_bytes(size) // (process.world_size * num_runs)
+    prefix = "".join(f"{name}/" for name in part)
+    return Batches(share, out.joinpath(*part), process, told, prefix)

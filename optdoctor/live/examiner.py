@@ -6,7 +6,8 @@ from time import perf_counter
 from optdoctor.engine import diagnose, examine
 from optdoctor.findings import SEVERITIES, Diagnosis, Finding, Notice
 from optdoctor.live.announce import ROWS, carried, notices, ripe
-from optdoctor.live.schedule import FLOOR_S
+from optdoctor.live.schedule import FLOOR_S, Schedule
+from optdoctor.live.schedule import GROWTH as AGED
 from optdoctor.rule import Rule
 from optdoctor.trace import Trace
 
@@ -19,7 +20,8 @@ FREE_S = FLOOR_S / 2
 """What examinations may cost an update in any case, in seconds, in their own account: with updates
 of 0.1 ms the samples of a run's youth leave nothing of the bill for ten thousand of them."""
 AFTERMATH = 4
-"""Updates after an alarm at which all rules look again, whatever the bill."""
+"""Updates after an alarm at which all rules look again, as far as an urgent bill goes; where it was
+of a loss that is not finite, whatever the bill."""
 
 
 class Examiner:
@@ -36,6 +38,11 @@ class Examiner:
         """The step of the first of the examinations in a row that found a rule."""
         self._next = FIRST
         self._must: int | None = None
+        self._lost: list[int] = []
+        """Steps at which it will be known what came after losses that were not finite: after the
+        first since the last look, and after the newest."""
+        self._last_lost = 0
+        """The last step examined because of one."""
         self._unripe = False
         self._spent_s, self._free_s = 0.0, free_s
         self.announced: dict[str, Finding] = {}
@@ -44,10 +51,10 @@ class Examiner:
 
     def due(self, step: int) -> bool:
         """Whether all rules should look, if there is time."""
-        return step >= self._next
+        return step >= self._next or self.overdue(step)
 
     def must(self, step: int) -> bool:
-        """Whether they have to, whatever the bill.
+        """Whether they should not wait for more room than urgent work has.
 
         Because the course of an alarm should be known by now, a statistic waits to be told, or
         their own account has room.
@@ -55,10 +62,28 @@ class Examiner:
         alarmed = self._must is not None and step >= self._must
         return alarmed or self._unripe or self._spent_s <= self._free_s * step
 
+    def overdue(self, step: int) -> bool:
+        """Whether they have to without any room, because a loss was not finite.
+
+        All that follows may be worthless. Losses that come and go so cost little: they are looked
+        at once the run has grown by half since the last time.
+        """
+        return bool(self._lost) and step >= max(self._lost[0], AGED * self._last_lost)
+
+    def may_look(self, step: int, bill: Schedule, elapsed_s: float) -> bool:
+        """Whether those that are due may look now."""
+        if bill.may_spend(elapsed_s) or self.overdue(step):
+            return True
+        return self.must(step) and bill.may_hurry(elapsed_s)
+
     def alarmed(self, step: int) -> None:
         """Something happened: all rules look again soon, when its course is known."""
         self._must = step + AFTERMATH
         self._next = min(self._next, self._must)
+
+    def lost(self, step: int) -> None:
+        """A loss was not finite: they look again when its course is known."""
+        self._lost = [*self._lost[:1], step + AFTERMATH]
 
     def sees_news(self, trace: Trace) -> bool:
         """Whether a mechanism rule finds what was not told yet: the cheap look at each sample."""
@@ -67,6 +92,10 @@ class Examiner:
             for rule in self._mechanisms
             for finding in examine(rule, trace).findings
         )
+
+    def look(self, trace: Trace) -> None:
+        """A diagnosis of which nothing is told or remembered: what it finds may be put right."""
+        self.diagnosis = diagnose(trace, self._rules.values())
 
     def examine(self, trace: Trace, step: int) -> list[Notice]:
         """Lets all rules look; returns what appeared, worsened, ended or changed its name."""
@@ -90,6 +119,8 @@ class Examiner:
         self._unripe = rows >= ROWS and not all(may_speak.values())
         factor = SOON if self._unripe else GROWTH
         self._next, self._must = max(int(step * factor), step + FIRST), None
+        self._last_lost = step if self.overdue(step) else self._last_lost
+        self._lost = [known for known in self._lost if known > step]
         if is_routine:
             self._spent_s += perf_counter() - began
         return told

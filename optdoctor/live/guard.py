@@ -6,7 +6,7 @@ from types import TracebackType
 
 from optdoctor.live.schedule import Schedule
 
-IDLE = ("log", "tap", "sampling", "step", "bill")
+IDLE = ("log", "tap", "backward", "sampling", "step", "bill")
 """Parts at work at every update; the others, and these at a sampled update, are work."""
 
 ENTRY_TRIES = 16

@@ -1,8 +1,8 @@
 """Rows of updates on their way into the record: together, and without waiting for a device."""
 
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from optdoctor.live.alarm import Alarms
 from optdoctor.live.journal import Journal
@@ -16,15 +16,34 @@ WAIT_S = 1.0
 """How long they may where no device is waited for."""
 SKIPPED = "step_skipped"
 
-Odd: TypeAlias = tuple[int, str, float]
-"""A step, what is odd about it, the number."""
+
+class Odd(NamedTuple):
+    """A number that is worth a closer look."""
+
+    step: int
+    what: str
+    value: float
+    of_batch: bool
+    """Whether the batch may be to blame."""
+    row: Mapping[str, float]
+    """All that its update told."""
 
 
 class Incoming:
     """Lets rows wait, looks at each number once as soon as it is known, and writes them down."""
 
-    def __init__(self, journal: Journal, outlets: Outlets, on_skip: Callable[[int], None]) -> None:
-        """`on_skip` is told the step of an update that turns out not to have been made."""
+    def __init__(
+        self,
+        journal: Journal,
+        outlets: Outlets,
+        on_skip: Callable[[int], None],
+        *,
+        prompt: bool = False,
+    ) -> None:
+        """`on_skip` is told the step of an update that turns out not to have been made. `prompt`
+        fetches each row at once from its device, still without waiting for it."""
+        self._prompt, self.known = prompt, 0
+        """Up to which step numbers were looked at."""
         self._journal, self._outlets, self._on_skip = journal, outlets, on_skip
         self._alarms, self._variance = Alarms(), GradVarianceRatio()
         self._waiting: list[Row] = []
@@ -65,7 +84,7 @@ class Incoming:
         if not self._there:
             odd, self._num_known = self._odd(rows), self._num_known + len(rows)
             now = now or bool(odd) or time.perf_counter() - self._sent > WAIT_S
-        if now or len(self._waiting) >= DRAIN:
+        if now or len(self._waiting) >= DRAIN or (self._prompt and self._there):
             self._crossing.send(self._waiting, self._num_known)
             self._waiting, self._num_known, self._there = [], 0, False
             self._sent = time.perf_counter()
@@ -84,7 +103,11 @@ class Incoming:
         return odd
 
     def _odd(self, rows: Iterable[tuple[int, Any]]) -> list[Odd]:
-        return [(step, *odd) for step, values in rows for odd in self._alarms(values)]
+        odd = []
+        for step, values in rows:
+            odd += [Odd(step, *each, values) for each in self._alarms(values)]
+            self.known = max(self.known, step)
+        return odd
 
     def _learn_skips(self, rows: Iterable[tuple[int, dict[str, float]]]) -> None:
         for step, values in rows:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +76,17 @@ class Journal:
         self._columns = tuple(columns)
         self._recorder.widen(tuple(known))
         self._begin(next_step)
+
+    def amend(self, news: Mapping[int, Mapping[str, Any]]) -> None:
+        """Adds to what is known of some tensors: {place in the last table: fields}."""
+        if not news:
+            return
+        known = list(self._recorder.tensors)
+        for position, fields in news.items():
+            at = self._columns[position]
+            known[at] = replace(known[at], **fields)
+        self._recorder.widen(tuple(known))
+        self._describe()
 
     def rows(self, rows: Iterable[tuple[int, Mapping[str, float]]]) -> list[HostRow]:
         """Adds step channels of updates; of several numbers for one step the first counts.

@@ -31,6 +31,11 @@ class Rows:
         self._alone: dict[str, list[Number]] = {}
         self._open: dict[str, Number] = {}
 
+    @property
+    def num_losses(self) -> int:
+        """Losses that wait for their row."""
+        return len(self._with_loss.get("loss", ()))
+
     def log(self, values: Mapping[str, Number]) -> None:
         """Takes what the loop logged."""
         target = self._with_loss if "loss" in values else self._alone

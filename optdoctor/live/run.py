@@ -1,21 +1,27 @@
 """One optimizer being watched: its hooks, its rows, its examinations."""
 
 import math
+import operator
 import os
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from optdoctor.findings import Diagnosis
-from optdoctor.live import clip_tap
+from optdoctor.live import attention_tap, clip_tap
+from optdoctor.live.alarm import LOST
 from optdoctor.live.announce import announced_in
+from optdoctor.live.autocast import KeptCasts
+from optdoctor.live.batches import Batches
 from optdoctor.live.changes import Changes
 from optdoctor.live.collector import TENSOR_CHANNELS, Collector, Reading
 from optdoctor.live.examiner import Examiner
@@ -24,11 +30,16 @@ from optdoctor.live.hooks import Hooks
 from optdoctor.live.incoming import SKIPPED, Incoming, Odd
 from optdoctor.live.journal import Journal
 from optdoctor.live.outlets import Outlets
+from optdoctor.live.replicas import BY_TENSOR, Comparison, Replicas
+from optdoctor.live.rest import Rest
 from optdoctor.live.rows import Row, Rows
 from optdoctor.live.schedule import Schedule
 from optdoctor.live.sentinel import FirstBad, Sentinel, is_host
+from optdoctor.live.setup import SlowNorms, setup_facts
 from optdoctor.live.snapshot import LEAST_BYTES
+from optdoctor.live.strays import Strays
 from optdoctor.live.tensors import (
+    Tracked,
     facts_of,
     is_sharded,
     lazy,
@@ -38,7 +49,9 @@ from optdoctor.live.tensors import (
     track,
     weights_nonfinite,
 )
+from optdoctor.live.ties import tie_facts
 from optdoctor.live.untraced import num_steps_at_work
+from optdoctor.live.witness import MicroBatches, Witness
 from optdoctor.optimizers import innermost, keeps_rule, number_of, probe_of
 from optdoctor.readers.run_record import FINDINGS, json_rows
 from optdoctor.reading.log import MAX_METRICS
@@ -86,10 +99,15 @@ class Run:
         facts: Mapping[str, Fact],
         first_step: int | None,
         full_updates: bool = False,
+        attention: bool = False,
+        batches: Batches | None = None,
+        beside: Sequence[Optimizer] = (),
     ) -> None:
         self.optimizer: Optimizer = innermost(optimizer)
         self._model, self._facts, self.out = model, dict(facts), out
         self._probe, self._full_updates = probe_of(self.optimizer), full_updates
+        self._beside = tuple(beside)
+        """All optimizers of one doctor: others may hold what of the model this one does not."""
         self._schedule = schedule
         self._examiner = Examiner(settings.chosen(RULES), schedule.floor_s / 2)
         self._guard = Guard(schedule, self._fail)
@@ -112,7 +130,22 @@ class Run:
         """When the last update was made."""
         self._collector: Collector | None = None
         self._sentinel: Sentinel | None = None
+        self._witness: Witness | None = None
+        self._micro_batches = MicroBatches()
+        self._casts = KeptCasts(model)
+        self._rest: Rest | None = None
+        """Of an update that is not to be made."""
+        self._replicas: Replicas | None = Replicas(facts.get("replicated"))
+        self._apart: NDArray[np.float32] | None = None
+        """How far replicas are apart, by tensor, where that is news: it goes with a sample."""
+        self._attention = attention_tap.Attention() if attention else None
+        self._batches = batches
         self._changes: Changes | None = None
+        self._strays: Strays | None = None
+        self._slow_norms: SlowNorms | None = None
+        self._settled = False
+        """Whether the first update is about to be made, or was: what its setup lacks until then may
+        still be given to it, and nobody is told of it."""
         self._decided = False
         """Whether it was asked if the update being made is sampled."""
         self._sampled = self._first_told = 0
@@ -121,8 +154,11 @@ class Run:
         self._histograms: dict[int, Mapping[str, Mapping[str, Histogram]]] = {}
         """Of the samples that are on their way."""
         self._rows, self._first_step = Rows(0), 1
-        self.journal = Journal(out, (*TENSOR_CHANNELS, FIRST_BAD))
-        self._incoming = Incoming(self.journal, self._outlets, self._not_made)
+        several = (BY_TENSOR,) if "world_size" in self._facts else ()
+        self.journal = Journal(out, (*TENSOR_CHANNELS, FIRST_BAD, *several))
+        self._incoming = Incoming(
+            self.journal, self._outlets, self._not_made, prompt=batches is not None
+        )
         self._hooks: Hooks | None = None
         self.counts_skips = False
         """Whether every update that a scaler skips is made known by `skip`."""
@@ -136,6 +172,11 @@ class Run:
             self._hooks = Hooks(self.optimizer, self._before_step, self._after_step, self._suspect)
             self._live = True
             clip_tap.listen(self)
+            if self._attention is not None:
+                attention_tap.listen(self)
+        with self._guard("batches"):
+            if self._batches is not None and self._live:
+                self._batches.attach(model, self.given)
 
     @property
     def step(self) -> int:
@@ -155,7 +196,10 @@ class Run:
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """The last one."""
+        """The last one; until the first update, of what is known by now."""
+        if self._begun and not self._settled and not self._closed:
+            with self._guard("examination"):
+                self._examiner.look(self.journal.trace())
         return self._examiner.diagnosis
 
     @property
@@ -221,9 +265,12 @@ class Run:
             return
         with self._guard("step"):
             self._forget()
+            if self._batches is not None:
+                self._batches.belong_to(self.step + 1)
             self._take(self._rows.update({SKIPPED: 1.0}))
             self.event("step-skipped", NOT_MADE)
             self._schedule.alarm()
+        self._look()
 
     def before_clip(self, parameters: Iterable[Tensor]) -> None:
         """Sees gradients that are about to be clipped; those of others are none of ours."""
@@ -251,6 +298,21 @@ class Run:
         with self._guard("tap"):
             self._sentinel.look(self._sentinel.of_gradients(gradients))
 
+    def attended(self, call: attention_tap.Call) -> None:
+        """Sees attention of a pass that trains, where it was asked for."""
+        if self._idle or not self._begun or (self._decided and not self._due):
+            return
+        with self._guard("attention"):
+            if self._attention is not None and self._is_due():
+                self._attention.add(call)
+
+    def given(self, args: Any, kwargs: Any) -> None:
+        """Sees what a pass that trains is given, where its batch may be saved."""
+        if self._batches is None or self._idle:
+            return
+        with self._guard("batches", idle=True):
+            self._batches.take(args, kwargs)
+
     def forget_gradients(self) -> None:
         """What was seen before a clip was scaled: the update has the norm of what it consumes."""
         if self._sentinel is not None:
@@ -272,6 +334,8 @@ class Run:
     def _forget(self) -> None:
         """The update was not made: what was seen of its gradients belongs to none."""
         self._decided = False
+        if self._attention is not None:
+            self._attention.taken()
         self.forget_gradients()
 
     def learn(self, facts: Mapping[str, Fact]) -> None:
@@ -298,12 +362,16 @@ class Run:
         self._final_cost = self.cost  # of the training: what follows delays nothing of it
         self._closed, self._live = True, False
         clip_tap.leave(self)
+        attention_tap.leave(self)
         if self._hooks is not None:
             self._hooks.remove()
+        if self._witness is not None:
+            self._witness.close()
         with self._guard("step"):
             self._take(self._rows.flush(), now=True, wait=True)
             self._tell_late_samples()
             self._last_look()
+            self._last_comparison()
             self._tell_how_losses_came()
         with self._guard("examination"):
             self._examine(tell=False)
@@ -312,6 +380,8 @@ class Run:
         with self._guard("page"):
             if self.out is not None and self._begun and self.journal.failure is None:
                 report_page.write(self.out, self.diagnosis, self.trace, self.cost)
+        if self._batches is not None:
+            self._batches.close()
         self._outlets.close(self.diagnosis, self.trace, lambda: self.cost)
         self.journal.close()
         self._notice_lost_record()
@@ -331,6 +401,12 @@ class Run:
                 step += 1
                 self._take([(step, values)], now=True, wait=True)
         self._sample_first_bad(step)
+
+    def _last_comparison(self) -> None:
+        if self._replicas is not None:
+            self._tell_replicas(self._replicas.close())
+        if self._apart is not None and self.step > self._sampled:
+            self.journal.sample(self.step, {BY_TENSOR: self._apart})
 
     def _sample_first_bad(self, step: int) -> None:
         first = self._sentinel.first() if self._sentinel is not None else None
@@ -353,8 +429,8 @@ class Run:
         resumed = first_step > 1 if first_step is not None else done is not None
         if first_step is None and done:
             first_step = done + 1
-        tracked = track(self._model, self.optimizer, self._probe)
-        facts = facts_of(self.optimizer, self._probe, tracked.tensors) | self._facts
+        tracked = track(self._model, self.optimizer, self._probe, self._beside)
+        facts = setup_facts(self._model, self.optimizer, tracked) | self._facts_of(tracked)
         broken = weights_nonfinite(tracked)
         if broken or resumed:  # what an earlier process found is no longer true
             facts["weights_nonfinite"] = broken
@@ -362,7 +438,7 @@ class Run:
         if first_step is None:
             first_step = self.journal.last_step + 1 if resumed else 1
         self._rows.last, self._first_step = first_step - 1, first_step
-        self._retrack(quietly=True)
+        self._retrack(tracked, quietly=True)
         if resumed:
             loaded = "no" if done is None else "yes"
             self.journal.learn({"resumed_from": first_step - 1, "state_loaded": loaded})
@@ -379,7 +455,33 @@ class Run:
         if any(map(is_sharded, tracked.parameters)):
             self.journal.event(Event(first_step, "gap", SHARDED))
         self._notice_lost_record()
-        self._examine()
+        self._slow_norms = SlowNorms(self._model)
+
+    def _look_again(self) -> None:
+        """What was given to the model or the optimizer since watching began was never missing."""
+        tracked = track(self._model, self.optimizer, self._probe, self._beside)
+        same = all(map(operator.is_, tracked.parameters, self._tracked.parameters))
+        if not same or tracked.tensors != self._tracked.tensors:
+            self._retrack(tracked, quietly=True)
+        if self.journal.facts.get("weights_nonfinite"):
+            self.journal.learn({"weights_nonfinite": weights_nonfinite(tracked)})
+
+    def _settle(self) -> None:
+        """The gradients of the first update are there: all that is known of the setup holds."""
+        self._settled = True
+        if self._strays is not None:
+            self.journal.amend(self._strays.look(self.step))
+        if self._slow_norms is not None:
+            self.journal.learn(self._slow_norms.facts() | self._facts)
+            self._slow_norms = None
+        with self._guard("examination"):
+            self._examine()
+
+    def _look_at_strays(self) -> None:
+        """Gradients that came to where none had come, and weights that others began to move."""
+        if self._strays is not None and (news := self._strays.look(self.step)):
+            self.journal.amend(news)
+            self._examiner.alarmed(self.step)
 
     def _tell_late_samples(self) -> None:
         """Those on their way: none follows that could bring them, or it is of other tensors."""
@@ -389,11 +491,16 @@ class Run:
                 readings = self._collector.flush()
         self._tell_samples(readings)
 
-    def _retrack(self, *, quietly: bool = False) -> None:
+    def _facts_of(self, tracked: Tracked) -> dict[str, Fact]:
+        known = facts_of(self.optimizer, self._probe, tracked.tensors) | tie_facts(self._model)
+        return known | self._facts
+
+    def _retrack(self, tracked: Tracked | None = None, *, quietly: bool = False) -> None:
         """Builds the table of tensors anew: at a start, and when parameters or dtypes changed."""
         self._tell_late_samples()
-        tracked = track(self._model, self.optimizer, self._probe)
-        facts = facts_of(self.optimizer, self._probe, tracked.tensors) | self._facts
+        if tracked is None:
+            tracked = track(self._model, self.optimizer, self._probe, self._beside)
+        facts = self._facts_of(tracked)
         room_bytes = None if self._full_updates else LEAST_BYTES
         collector = Collector(self.optimizer, self._probe, tracked, room_bytes)
         tensors = tuple(
@@ -419,6 +526,14 @@ class Run:
         self._changes = Changes(self._model, self.optimizer, self._probe, tracked, self._changes)
         self._collector = collector
         self._sentinel = Sentinel(tracked, self._sentinel)
+        self._strays = Strays(tracked, self._strays)
+        self.journal.amend(self._strays.known())
+        if self._witness is not None:
+            self._witness.close()
+        self._witness = Witness(tracked, self._guard)
+        self._apart = None
+        if self._replicas is not None:
+            self._replicas.of(self._model, tracked)
 
     def _suspect(self, optimizer: Optimizer) -> None:
         if self._changes is not None:
@@ -430,8 +545,19 @@ class Run:
         if not self._begun:
             with self._guard("start"):
                 self._begin()
+        elif not self._settled:
+            with self._guard("setup"):
+                self._look_again()
+        if self._live and not self._settled and self._has_gradients():
+            with self._guard("setup"):
+                self._settle()
+        if self._casts.wanted and self._collector is not None:
+            with self._guard("autocast"):
+                for parameter in self._tracked.parameters[:1]:
+                    self.journal.learn(self._casts.news(parameter.device))
         with self._guard("sampling"):
             self._skips = self._is_skipped(optimizer)
+            self._rest = Rest(self._tracked.parameters) if self._skips else None
             if self._collector is not None and self._changes and self._changes.seen(optimizer):
                 self._retrack()
             if self._sentinel is not None and not self._sentinel.confirm():
@@ -441,6 +567,10 @@ class Run:
                 if self._changes and self._changes.seen_closely(optimizer):
                     self._retrack()
                 self._collector.before()
+
+    def _has_gradients(self) -> bool:
+        """Whether the update has its gradients: a step with a closure makes them itself."""
+        return any(p.grad is not None for p in self._tracked.parameters)
 
     def _is_within(self, optimizer: Optimizer) -> bool:
         """Whether this is the step of a base class, called by the step that is being watched.
@@ -455,10 +585,17 @@ class Run:
         ended, self._depth = self._depth == 1, max(self._depth - 1, 0)
         if self._idle or not ended:
             return
-        if self._skips:
+        if self._skips and not (self._rest and self._rest.broken()):
             self.skip()
+            self._compare_replicas()
             return
         self._decided, sampled = False, False
+        if not self._settled:
+            with self._guard("setup"):
+                self._settle()
+        elif self._due:
+            with self._guard("setup"):
+                self._look_at_strays()
         with self._guard("step"):
             if self._changes and self._changes.regrouped(optimizer):
                 self._due = False  # within the step: the next one builds the table anew
@@ -467,6 +604,8 @@ class Run:
             if self._mark is None:
                 for reading in readings:
                     values |= reading.values if reading.step == step else {}
+            if self._batches is not None:
+                self._batches.belong_to(step)
             odd = self._incoming.add(self._rows.update(values), now=self._due)
             self._notice_lost_record()
             sampled = self._tell_samples(readings)
@@ -478,17 +617,36 @@ class Run:
                 self._moments_told = True
                 told = moment_facts(self.optimizer, self._probe, self._tracked)
                 self.journal.learn(told | self._facts)
+            if self._batches is not None:
+                self._batches.release(self._incoming.known)
+        self._compare_replicas()
+        self._look(sampled=sampled)
+
+    def _look(self, *, sampled: bool = False) -> None:
+        """Lets all rules look if it is time and there is room, or if a new sample is worth it."""
         paid = False
         if self._examiner.due(self.step):
             with self._guard("bill"):
-                paid = self._schedule.may_spend(self._elapsed) or (
-                    self._examiner.must(self.step) and self._schedule.may_hurry(self._elapsed)
-                )
+                paid = self._examiner.may_look(self.step, self._schedule, self._elapsed)
         if not sampled and not paid:
             return
         with self._guard("examination"):
             if paid or self._examiner.sees_news(self._known(self._examiner.looks_at)):
                 self._examine()
+
+    def _compare_replicas(self) -> None:
+        if self._replicas is None or not self._replicas.at_work():
+            return
+        with self._guard("replicas"):
+            self._tell_replicas(self._replicas.look(self.step))
+
+    def _tell_replicas(self, comparisons: Iterable[Comparison]) -> None:
+        for one in comparisons:
+            self.journal.learn(one.facts)
+            self._take([(one.step, dict(one.values))], now=True)
+            if one.apart is not None:
+                self._apart = one.apart
+                self._schedule.alarm()
 
     def _measured(self, step: int) -> list[Reading]:
         """Samples the update just made; the samples that have arrived, perhaps earlier ones."""
@@ -521,6 +679,8 @@ class Run:
                 continue
             if step > self._first_told and first is not None and (row := first.read()) is not None:
                 tensors[FIRST_BAD], self._first_told = row, step
+            if self._apart is not None:
+                tensors[BY_TENSOR], self._apart = self._apart, None
             self._sampled, told = max(self._sampled, step), True
             self.journal.sample(step, tensors)
             if step != self.step or self._mark is not None:  # its row was made without it
@@ -559,6 +719,10 @@ class Run:
                 values = self._sentinel.commit(self.step + 1, self._mark)
             except Exception as error:
                 self._fail("tap", error)
+        with self._guard("backward"):
+            values |= self._told_by_witness()
+        if self._attention is not None:
+            values |= self._attention.taken()
         if last is not None:
             values["step_time_s"] = now - last
         main = optimizer.param_groups[self._main_group : self._main_group + 1]
@@ -572,6 +736,16 @@ class Run:
             self._incoming.mark(self.step + 1)
         return values
 
+    def _told_by_witness(self) -> dict[str, float | Tensor]:
+        if self._witness is None:
+            return {}
+        kept, passes = self._witness.finish()
+        learnt, given = self._micro_batches.learnt, self.journal.facts.get("accumulation_steps")
+        number = self._micro_batches.add(passes, self._rows.num_losses)
+        if number is not None and given in (None, learnt):
+            self.journal.learn({"accumulation_steps": number})
+        return {} if kept is None else {"gradients_kept": kept}
+
     def _take(self, rows: list[Row], *, now: bool = False, wait: bool = False) -> None:
         self._sound_all(self._incoming.add(rows, now=now, wait=wait))
         self._notice_lost_record()
@@ -582,8 +756,17 @@ class Run:
         self._schedule.alarm()
 
     def _sound_all(self, odd: list[Odd]) -> None:
-        for step, what, value in odd:
-            self._sound(step, what, value)
+        for one in odd:
+            self._save_batch(one)
+            self._sound(one.step, one.what, one.value)
+
+    def _save_batch(self, odd: Odd) -> None:
+        """Before the alarm is examined: what is found then can name the file."""
+        if self._batches is None:
+            return
+        with self._guard("batches"):
+            if (event := self._batches.save(odd)) is not None:
+                self._note(event)
 
     def _sound(self, step: int, odd: str, value: float) -> None:
         fresh = self._schedule.alarm()
@@ -591,14 +774,15 @@ class Run:
             return
         self._sample_first_bad(self.step)
         self._note(Event(step, "alarm", odd))
-        prompt = self._num_events["alarm"] <= PROMPT
-        if not prompt and not self._schedule.may_spend(self._elapsed):
-            return
-        self.journal.flush()
-        if self._schedule.may_hurry(self._elapsed):
-            with self._guard("examination"):
-                self._examine()
-        self._examiner.alarmed(self.step)
+        prompt = self._num_events["alarm"] <= PROMPT or self._schedule.may_spend(self._elapsed)
+        if prompt:
+            self.journal.flush()
+            if self._schedule.may_hurry(self._elapsed):
+                with self._guard("examination"):
+                    self._examine()
+            self._examiner.alarmed(self.step)
+        if odd == LOST:
+            self._examiner.lost(self.step)
 
     def _examine(self, *, tell: bool = True) -> None:
         began = time.perf_counter()
@@ -614,6 +798,16 @@ class Run:
             self._collector = None
         if part == "tap":
             self._sentinel = None
+        if part == "backward" and self._witness is not None:
+            self._witness.close()
+            self._witness = None
+        if part == "attention":
+            attention_tap.leave(self)
+        if part == "replicas":
+            self._replicas = None
+        if part in ("batches", "start", "step") and self._batches is not None:
+            self._batches.close()
+            self._batches = None
         if part in ("start", "step"):
             self._live = False  # torch is walking through the hooks: they go at close
         if part not in self._failed:

@@ -1,9 +1,12 @@
-"""When to sample: often while the run is young, ever rarer later, within a share of its time."""
+"""When to sample: often while the run is young, ever rarer later, within a share of its time, and
+never so rarely that most of the run lies behind the last sample."""
 
 from dataclasses import dataclass, field
 
-DENSE = 3
-"""Updates after every start that are always sampled."""
+GROWTH = 1.5
+"""Factor by which a run may grow since its last sample; then it has one whatever the bill: at
+updates 1, 2, 3, 5, 8, 12, 18, 27, ..., of 1,000 at 16 at least. A loop of short updates was else
+not looked at after the third for hundreds of them."""
 YOUNG = 1000
 """Age, in updates of this process, until which faults show most and more may be spent."""
 YOUNG_SHARE = 0.10
@@ -23,7 +26,8 @@ class Schedule:
     """Decides for each update, in order, whether it is sampled.
 
     Spacing of age/16 until `YOUNG` and age/128 later makes samples log-uniform: at most about 950
-    in a million updates. `interval` fixes it instead.
+    in a million updates, where the bill has room for them, and at least those of `GROWTH`.
+    `interval` fixes it instead.
 
     Two bills: idle, of hooks without a sample and of logging, which every update costs, and work,
     of samples and examinations. Work takes what idle leaves of the share, but at least half of
@@ -49,8 +53,7 @@ class Schedule:
     _samples_s: float = 0.0
     """What samples have cost of the work."""
     _paid_samples_s: float = 0.0
-    """Of that, what the first updates have cost, or, once it is old, the run's youth: no floor has
-    to make up for it."""
+    """Of that, once the run is old, what its youth has cost: no floor has to make up for it."""
     _last: int = 0
     _burst: int = 0
     _changed: bool = False
@@ -98,7 +101,7 @@ class Schedule:
             self._next_sample_s = self.work_s - self._before_sample_s
             self._samples_s += self._next_sample_s
         self._age += 1
-        if self._age in (DENSE + 1, YOUNG + 1):
+        if self._age == YOUNG + 1:
             self._paid_samples_s = self._samples_s
         if not self._wanted(elapsed_s):
             return False
@@ -153,7 +156,7 @@ class Schedule:
             return True
         if self.interval is not None:
             return (self._age - 1) % self.interval == 0
-        if self._age <= DENSE:
+        if self._age >= GROWTH * self._last:
             return True
         if self._burst:
             self._burst -= 1

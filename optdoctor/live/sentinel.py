@@ -238,15 +238,18 @@ class Sentinel:
 
     def _sight(self, position: int) -> Sight | None:
         grad = self._parameters[position].grad
-        if grad is None:
-            return None
-        return id(grad), -1 if grad.is_inference() else grad._version
+        return None if grad is None else sight_of(grad)
 
     def _steps_on(self, device: torch.device) -> Tensor:
         if device not in self._first:
             zeros = torch.zeros(len(self._parameters), dtype=torch.float64, device=device)
             self._first[device] = zeros
         return self._first[device]
+
+
+def sight_of(gradient: Tensor) -> Sight:
+    """The gradient as it is now."""
+    return id(gradient), -1 if gradient.is_inference() else gradient._version
 
 
 def is_host(device: torch.device) -> bool:

@@ -1,8 +1,8 @@
 """The table of a run's tensors and its facts, from the model and the optimizer."""
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from math import isfinite
 
 import torch
@@ -12,8 +12,9 @@ from torch.optim import Optimizer
 
 from optdoctor.knowledge.layers import clean, kind_of, layer_of
 from optdoctor.knowledge.precision import least_precise
+from optdoctor.live.holders import held, held_by_any
 from optdoctor.optimizers import layers, number_of, settings_of, state_of
-from optdoctor.optimizers.probe import Form, Probe
+from optdoctor.optimizers.probe import Form, Group, Probe
 from optdoctor.trace import Fact, TensorInfo
 
 
@@ -25,10 +26,13 @@ class Tracked:
     tensors: tuple[TensorInfo, ...]
 
 
-def track(model: nn.Module, optimizer: Optimizer, probe: Probe) -> Tracked:
+def track(
+    model: nn.Module, optimizer: Optimizer, probe: Probe, beside: Iterable[Optimizer] = ()
+) -> Tracked:
     """All parameters of the model, and those of the optimizer that the model does not name.
 
-    Those that have no shape yet are left out.
+    Those that have no shape yet are left out. `beside` are optimizers known to train other parts;
+    further ones are looked for only where a trainable parameter would be nobody's.
     """
     names: dict[int, list[str]] = {}
     by_id: dict[int, Tensor] = {}
@@ -40,6 +44,7 @@ def track(model: nn.Module, optimizer: Optimizer, probe: Probe) -> Tracked:
             if not is_lazy(parameter):
                 by_id[id(parameter)] = parameter
             module_of.setdefault(id(parameter), type(module).__name__)
+    named = set(by_id)
     group_of: dict[int, int] = {}
     for index, group in enumerate(optimizer.param_groups):
         for position, parameter in enumerate(group["params"]):
@@ -47,13 +52,38 @@ def track(model: nn.Module, optimizer: Optimizer, probe: Probe) -> Tracked:
             if id(parameter) not in by_id and not is_lazy(parameter):
                 by_id[id(parameter)] = parameter
                 names[id(parameter)] = [f"group{index}.{position}"]
+    times, elsewhere = held(optimizer), _held_elsewhere(by_id, group_of, optimizer, beside)
+    decays = [_decay(probe, group) for group in optimizer.param_groups]
     tensors = tuple(
-        _info(
-            by_id[key], names[key], module_of.get(key, ""), group_of.get(key), optimizer, probe, i
+        replace(
+            _info(by_id[k], names[k], module_of.get(k, ""), group_of.get(k), optimizer, probe, i),
+            weight_decay=decays[group_of[k]] if k in group_of else 0.0,
+            times_held=times[k],
+            in_model=k in named,
+            held_elsewhere=k in elsewhere,
         )
-        for i, key in enumerate(by_id)
+        for i, k in enumerate(by_id)
     )
     return Tracked(tuple(by_id.values()), tensors)
+
+
+def _held_elsewhere(
+    by_id: Mapping[int, Tensor],
+    own: Collection[int],
+    optimizer: Optimizer,
+    beside: Iterable[Optimizer],
+) -> set[int]:
+    """Parameters that other optimizers hold, by identity."""
+    others = [held(one).keys() for one in beside if one is not optimizer]
+    known = by_id.keys() & set().union(*others)
+    missing = {k for k, p in by_id.items() if p.requires_grad and k not in own and k not in known}
+    return known | held_by_any(missing) if missing else known
+
+
+def _decay(probe: Probe, group: Group) -> float:
+    """Weight decay of a group; 0 where it has none or none can be read."""
+    decay = number_of(group.get("weight_decay", 0.0))
+    return decay if isfinite(decay) else 0.0
 
 
 def lazy(model: nn.Module, optimizer: Optimizer) -> list[Tensor]:

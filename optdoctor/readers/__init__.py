@@ -4,9 +4,9 @@ import stat
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 
+from optdoctor.errors import did_you_mean
 from optdoctor.readers.registry import candidates, readers
 from optdoctor.reading import dispatch, epoch_files, folders
 from optdoctor.reading.dispatch import Claim
@@ -192,9 +192,9 @@ def named(name: str) -> Reader:
     for reader in readers():
         if reader.name == name:
             return reader
-    near = get_close_matches(name, [reader.name for reader in readers()], n=3, cutoff=0.3)
-    said = f"did you mean {' or '.join(near)}? " if near else ""
-    raise Unreadable(f"no reader is named {name!r}", f"{said}`optdoctor formats` lists them")
+    remedy = did_you_mean(name, (reader.name for reader in readers()), "")
+    listed = "`optdoctor formats` lists them"
+    raise Unreadable(f"no reader is named {name!r}", f"{remedy} {listed}".strip())
 
 
 def claiming(head: Head) -> Reader | None:

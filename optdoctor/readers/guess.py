@@ -50,6 +50,7 @@ def _read(source: Source, log: Log) -> None:
     key, _ = _key(lines)
     column = None if key else _column(lines)
     log.facts |= {"loss_kind": "unknown", "step_source": "counted rows"}
+    log.spell(key or f"column {(column or 0) + 1}", "loss")
     for line in lines_of(source):
         if column is not None:
             row = {"loss": _cell(line, column)}

@@ -106,12 +106,13 @@ def _sniff(head: Head) -> int:
 
 
 def _read(source: Source, log: Log) -> None:
-    head = clean_lines(source.head.lines[:_SNIFFED_LINES])
+    head = list(clean_lines(source.head.lines[:_SNIFFED_LINES]))
     plan = planned([row for _, row in _rows(head) if row])
     log.facts["loss_kind"] = plan.kind
     log.count_from_one()
     if plan.clock != "step":
         log.facts["step_source"] = "epochs" if plan.clock == "epoch" else "counted rows"
+    _spell_others(head, plan, log)
     place = _Place(plan)
     for line, row in _rows(lines_of(source)):
         if add_overflow(line, log) or row is None:
@@ -125,9 +126,24 @@ def _read(source: Source, log: Log) -> None:
                 log.drop(name)
             elif channel and (has_loss or _stands_alone(name, channel)):
                 named[channel] = value
+                log.spell(name, channel)
         if named:
             epoch = place.epoch
             log.row(named if epoch is None else {**named, "epoch": epoch}, place.step(has_loss))
+
+
+def _spell_others(head: list[str], plan: Plan, log: Log) -> None:
+    """Says what became of words in front of numbers that are no pair: a clock, or nothing."""
+    for line, row in _rows(head):
+        if row is None or not any(map(is_loss, row.values)):
+            continue
+        clocks = {"step": _STEP.search(line)} if plan.clock == "step" else {}
+        clocks["epoch"] = _EPOCH.search(line)
+        at = {found.start("at"): clock for clock, found in clocks.items() if found}
+        for pair in _BESIDE.finditer(line):
+            name = pair["key"]
+            if name.lower() not in _NO_NAMES and not any(n.endswith(name) for n in row.values):
+                log.spell(name, at.get(pair.start("value"), ""))
 
 
 class _Place:

@@ -87,6 +87,7 @@ class Log:
     _columns: dict[str, Column] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)  # {name in the log: its series or ""}
     _owners: dict[str, str] = field(default_factory=dict)  # {channel: the name that fills it}
+    _spelled: dict[str, str] = field(default_factory=dict)  # {name as it stands there: channel}
     _num_metrics: int = 0
     _skipped: list[tuple[int, str]] = field(default_factory=list)
     _counted: int = 0
@@ -183,6 +184,11 @@ class Log:
         """Says that the log has this name and that nothing becomes of it."""
         if len(self._names) < MAX_NAMES:
             self._names.setdefault(name, "")
+
+    def spell(self, name: str, channel: str) -> None:
+        """Says how the log spells a name that the reader gives as its channel; "" drops it."""
+        if len(self._spelled) < MAX_NAMES and len(name) <= MAX_NAME:
+            self._spelled.setdefault(name, channel)
 
     def begin(self) -> None:
         """Says that another run begins: the rows so far are left out once it has a row."""
@@ -299,8 +305,14 @@ class Log:
             origin=origin,
             reader=reader,
             lines_skipped=self.lines_skipped,
-            reading=Reading(dict(self._names), tuple(self._skipped), why, guessed),
+            reading=Reading(self._names_there(), tuple(self._skipped), why, guessed),
         )
+
+    def _names_there(self) -> dict[str, str]:
+        """{name as the log spells it: what it became}."""
+        spelled = set(self._spelled.values()) - {""}
+        own = {name: told for name, told in self._names.items() if told not in spelled}
+        return own | self._spelled
 
     def _told(self, shift: int) -> list[Event]:
         events = [_moved(event, shift) for event in self.events]

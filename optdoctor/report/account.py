@@ -50,6 +50,7 @@ class Measured:
     what: str
     value: str
     limit: str
+    """`at most 3 %` where the number lies above it, `at least` where below: what would be well."""
     channel: str
 
 
@@ -224,10 +225,12 @@ def _measured(row: Evidence, trace: Trace) -> Measured:
     if row.unit in COUNTED and what.startswith("of "):
         what = f"{number(row.observed)} {what}"
     in_percent = unit in ("%", "share")
+    side = "at most " if row.observed > row.limit else "at least "
+    side = side if row.observed != row.limit else ""
     return Measured(
         what=slots.worded(what, trace),
         value=quantity(row.observed, unit),
-        limit=quantity(row.limit, unit if in_percent else "1"),
+        limit=side + quantity(row.limit, unit if in_percent else "1"),
         channel=row.channel,
     )
 

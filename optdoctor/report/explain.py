@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from optdoctor.channels import Axis, channel
-from optdoctor.knowledge.rates import UNMEASURED, Measured, rates
+from optdoctor.knowledge.rates import UNMEASURED, Measured, rates_of
 from optdoctor.knowledge.recording import TELLS
 from optdoctor.report.document import dumps
 from optdoctor.report.wording import number, prose, wrap
@@ -35,7 +35,7 @@ def render(rule: Rule, *, width: int = 80) -> str:
                 first, *rest = wrap(prose(item, ticks=True), width - 4)
                 lines += [f"  {first}", *(indent + line for line in rest)]
     lines.append("Measured")
-    for text in map(str, rates().get(rule.name, ())) if rule.name in rates() else [UNMEASURED]:
+    for text in map(str, rates_of(rule.name) or [UNMEASURED]):
         first, *rest = wrap(text, width - 4)
         lines += [f"  {first}", *("    " + line for line in rest)]
     lines.append("")
@@ -55,12 +55,16 @@ def render_list(rules: Iterable[Rule], *, width: int = 80) -> str:
         first, *rest = wrap(prose(rule.title), max(width - len(head), 20))
         lines += [head + first, *(" " * len(head) + line for line in rest)]
     preview = sum(rule.stage == "preview" for rule in rules)
+    open_ones = [rule.name for rule in rules if not rates_of(rule.name)]
+    measured = f"{UNMEASURED}: {', '.join(open_ones)}" if open_ones else "all measured"
     return "\n".join(
         [
             *lines,
             "",
             *wrap(
-                f"{len(rules)} rules, {preview} in preview. optdoctor explain RULE for one.", width
+                f"{len(rules)} rules, {preview} in preview, {measured}. optdoctor explain RULE for"
+                " one.",
+                width,
             ),
         ]
     )
@@ -73,7 +77,7 @@ def as_json(rules: Iterable[Rule]) -> str:
 
 def kind(rule: Rule) -> str:
     """`cause` or `symptom`."""
-    return "symptom" if rule.name in SYMPTOMS or not rule.explains else "cause"
+    return "symptom" if rule.name in SYMPTOMS else "cause"
 
 
 def limit_docs(limits: Limits) -> dict[str, str]:
@@ -158,7 +162,7 @@ def _entry(rule: Rule) -> dict[str, Any]:
             field.name: {"value": getattr(rule.limits, field.name), "doc": docs[field.name]}
             for field in fields(rule.limits)
         },
-        "measured": [_measured(entry) for entry in rates().get(rule.name, ())],
+        "measured": [_measured(entry) for entry in rates_of(rule.name)],
         "sections": {heading: rule.section(heading) for heading in SECTIONS},
     }
 
@@ -166,6 +170,6 @@ def _entry(rule: Rule) -> dict[str, Any]:
 def _measured(entry: Measured) -> dict[str, Any]:
     return {
         "on": entry.on,
-        "named": list(entry.named) if entry.named else None,
-        "alarms": list(entry.alarms),
+        "named": list(entry.named[:2]) if entry.named else None,
+        "alarms": list(entry.alarms[:2]),
     }

@@ -10,11 +10,12 @@ from optdoctor.knowledge.knobs import look_inside
 from optdoctor.knowledge.losses import RESCALED, SUM
 from optdoctor.report.recording import Record, to_record
 from optdoctor.report.slots import Detail, is_log, lack, ordered, unit
-from optdoctor.report.wording import cut, listed, prose, shorten, wrap
+from optdoctor.report.wording import cut, fitting, listed, prose, shorten, wrap
 from optdoctor.trace import Trace
 
 LABEL = 15
 """Columns of the labels."""
+_LONGEST = 3  # lines of an error's message
 _SEPARATE = 3  # rules not examined up to which each has its own line
 
 
@@ -38,9 +39,8 @@ def rows(
     for event in trace.events:
         if event.kind == "doctor-failed":
             reason = prose(event.text.strip().partition("\n")[0])
-            found.append(
-                ("doctor", [shorten(f"stepped back at step {event.step}: {reason}", room)])
-            )
+            told = wrap(f"stepped back at step {event.step}: {reason}", room)
+            found.append(("doctor", cut(told, min(detail.lines, _LONGEST))))
     for text in _happened(trace):
         found.append(("note", cut(wrap(prose(text), room), detail.lines)))
     if partly := _measured_in_part(trace):
@@ -63,7 +63,7 @@ def _rules(
     found = []
     for label, names in _looked(diagnosis, said):
         if names and diagnosis.findings:
-            found.append((label, _fitting(names, ", ", room, detail.foot)))
+            found.append((label, fitting(names, ", ", room, detail.foot)))
     if unseen := _not_examined(diagnosis, said, room, detail):
         found.append(("not examined", unseen))
     return found
@@ -73,7 +73,7 @@ def _recorded(records: Sequence[Record], room: int, detail: Detail) -> list[list
     """The lines of what to record next time, their names alone where there is no room."""
     if detail.foot < _SEPARATE:
         names = listed([record.channel for record in records])
-        return [[shorten(f"log {names} as well", room)]] if detail.foot else []
+        return [wrap(f"log {names} as well", room)] if detail.foot else []
     return [[line for record in records for line in wrap(str(record), room)]]
 
 
@@ -173,19 +173,8 @@ def _not_examined(diagnosis: Diagnosis, said: set[str], room: int, detail: Detai
         return []
     if len(entries) <= _SEPARATE and detail.foot > 2:
         return [f"{e.rule}: {lack(e, max(room - len(e.rule) - 2, 12))}" for e in entries]
-    texts = [f"{entry.rule}: {lack(entry, 40)}" for entry in entries]
-    return _fitting(texts, "; ", room, detail.foot)
-
-
-def _fitting(texts: Sequence[str], between: str, room: int, most: int) -> list[str]:
-    """The first of these in at most `most` lines, and how many more there are."""
-    for count in range(len(texts), 0, -1):
-        left = len(texts) - count
-        more = [f"and {left} more"] if left else []
-        lines = wrap(between.join([*texts[:count], *more]), room)
-        if len(lines) <= most:
-            return lines
-    return cut(wrap(between.join(texts), room), most)
+    texts = [e.rule if detail.foot < 2 else f"{e.rule}: {lack(e, 40)}" for e in entries]
+    return fitting(texts, "; ", room, detail.foot)
 
 
 def _is_inside(missing: Sequence[str]) -> bool:

@@ -12,7 +12,12 @@ from optdoctor.trace import Trace
 
 FROM_ZERO = "This log counts from 0: its step N stands here as N + 1"
 """The event by which a reader says that it moved all steps."""
-_NUMBERS = re.compile(r"(?<=\b[Ss]tep )\d+|(?<=\b[Ss]teps )\d+(?:(?:, | and | or | to |-)\d+)*")
+_STEP = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
+_NUMBERS = re.compile(
+    rf"(?<=\b[Ff]rom step ){_STEP} to (?:the end, )?{_STEP}(?!\.?\d)"
+    rf"|(?<=\b[Ss]teps ){_STEP}(?:(?:, | and | or | to |-){_STEP})*"
+    rf"|(?<=\b[Ss]tep ){_STEP}"
+)
 
 
 def counts_from_zero(trace: Trace) -> bool:
@@ -28,26 +33,32 @@ def as_logged(diagnosis: Diagnosis, trace: Trace) -> tuple[Diagnosis, Trace]:
         name: replace(outcome, findings=tuple(map(_finding, outcome.findings)))
         for name, outcome in diagnosis.outcomes.items()
     }
+    findings = tuple(map(_finding, diagnosis.findings))
+    return replace(diagnosis, findings=findings, outcomes=outcomes), trace_as_logged(trace)
+
+
+def trace_as_logged(trace: Trace) -> Trace:
+    """The trace with the log's own steps; itself where it counts from 1."""
+    if not counts_from_zero(trace):
+        return trace
     events = [
         replace(event, step=event.step - 1, text=words_as_logged(event.text))
         for event in trace.events
         if event.text != FROM_ZERO
     ]
     series = {name: column.moved(-1) for name, column in trace.series.items()}
-    findings = tuple(map(_finding, diagnosis.findings))
-    return (
-        replace(diagnosis, findings=findings, outcomes=outcomes),
-        replace(trace, series=series, events=tuple(events)),
-    )
+    return replace(trace, series=series, events=tuple(events))
 
 
 def words_as_logged(text: str) -> str:
-    """`text` with every number behind the word step, and all of a list behind steps, one lower."""
-    return _NUMBERS.sub(lambda found: re.sub(r"\d+", _one_less, found[0]), text)
+    """`text` with every number behind the word step, both of `from step 2 to 9`, and all of a list
+    behind steps, one lower."""
+    return _NUMBERS.sub(lambda found: re.sub(_STEP, _one_less, found[0]), text)
 
 
 def _one_less(number: re.Match[str]) -> str:
-    return str(max(int(number[0]) - 1, 0))
+    less = max(int(number[0].replace(",", "")) - 1, 0)
+    return f"{less:,}" if "," in number[0] else str(less)
 
 
 def _finding(finding: Finding) -> Finding:

@@ -3,6 +3,7 @@
 import textwrap
 from typing import Any
 
+from optdoctor.report.own_steps import trace_as_logged
 from optdoctor.report.wording import counted, origin_name, plain, shorten
 from optdoctor.trace import Trace
 
@@ -15,6 +16,7 @@ _NAME = 34  # columns of a name at most
 
 def render(trace: Trace) -> str:
     """A few lines; a name of the log stands before the channel that it became."""
+    trace = trace_as_logged(trace)
     reading = trace.reading
     lines = [f"{origin_name(trace.origin)} read by {trace.reader or 'nobody'}"]
     if reading is None:

@@ -26,7 +26,8 @@ class Record(NamedTuple):
     @property
     def decides(self) -> str:
         """What it tells, in words that follow `tells`."""
-        return self.tells or f"what {listed(self.causes)} needs"
+        verb = "needs" if len(self.causes) == 1 else "need"
+        return self.tells or f"what {listed(self.causes)} {verb}"
 
     def __str__(self) -> str:
         return f"{self.channel} ({self.how}) tells {self.decides}"

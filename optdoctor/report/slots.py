@@ -15,14 +15,15 @@ from optdoctor.findings import (
     Treatment,
 )
 from optdoctor.knowledge.knobs import spell
-from optdoctor.knowledge.rates import UNMEASURED, rates
+from optdoctor.knowledge.rates import UNMEASURED, rates_of
 from optdoctor.report.tensors import fold
 from optdoctor.report.wording import (
     beginning,
     columns,
+    counted,
     cut,
+    fitting,
     in_units,
-    listed,
     number,
     percent,
     plain,
@@ -55,12 +56,20 @@ class Detail:
     """Most numbers of one finding beside the one that says what it is."""
     causes: int = 1000
     """Most possible causes of one finding that nobody could look at."""
+    names: int = 1000
+    """Most lines of names of causes that somebody looked for in vain; with 0 their number."""
     groups: int = 3
     """Most groups of tensors that are named."""
     sure: bool = True
     """How sure each finding is, where nothing else must go for it."""
     foot: int = 6
     """Most lines of one list below the findings; with 0 one of their lengths."""
+    since: bool = True
+    """Since when, also where the head line says all of it."""
+    symptoms: bool = True
+    """More than the head line of a symptom whose cause stands above it."""
+    curve: bool = True
+    """The loss."""
 
 
 WHOLE = Detail()
@@ -71,18 +80,24 @@ _SHORTER: tuple[Mapping[str, int | bool], ...] = (
     {"causes": 3, "evidence": 4},
     {"foot": 1},
     {"treatments": 3},
+    {"names": 2},
     {"evidence": 2},
     {"sure": False},
     {"causes": 1},
     {"treatments": 2},
     {"groups": 2},
+    {"names": 1},
     {"evidence": 1},
     {"foot": 0},
     {"treatments": 1},
+    {"names": 0, "causes": 0},
     {"groups": 1, "evidence": 0},
-    {"causes": 0},
     {"eased": False},
+    {"since": False},
+    {"symptoms": False},
+    {"curve": False},
     # Whole items have gone by now; what is left is cut.
+    {"lines": 8},
     {"lines": 4},
     {"lines": 3},
     {"lines": 2},
@@ -166,15 +181,18 @@ def render(
     it was found, though not as one}.
     """
     room = width - _INDENT
+    if finding.causes.found and not detail.symptoms:
+        return []
     evidence = [worded(sentence(row), trace) for row in finding.evidence]
     what = evidence[0] if quoted else worded(finding.summary, trace)
     brief = bool(finding.causes.found) and not detail.explained
     rows: list[tuple[str, list[str]]] = [("what", cut(wrap(what, room), detail.lines))]
     if not brief:
-        place = where(finding, trace, detail.groups)
+        place, began = where(finding, trace, detail.groups), since(finding, trace)
+        is_new = detail.since or began not in (f"{unit(trace)} {finding.steps[0]}", "before step 1")
         rows += [
             ("where", cut(wrap(place, room), detail.lines) if place else []),
-            ("since", cut(wrap(since(finding, trace), room), detail.lines)),
+            ("since", cut(wrap(began, room), detail.lines) if is_new else []),
             ("why", _why(finding, evidence[1:], later, room, detail)),
         ]
     eased = detail.eased or not finding.causes.found
@@ -202,10 +220,16 @@ def where(finding: Finding, trace: Trace, groups: int = 3) -> str:
 
 
 def _range(finding: Finding, trace: Trace) -> str:
-    """What the first evidence's channel was in these tensors at the first step: `: 63-84 %`."""
+    """What the first evidence's channel was in these tensors at first: `: 63-84 % at step 9`.
+
+    Nothing where the evidence is another number than the channel's own, as a ratio of two.
+    """
     first = finding.evidence[0]
     series = trace.series.get(first.channel)
     if series is None or series.values.ndim != 2 or channel(first.channel).unit == "step":
+        return ""
+    own = channel(first.channel).unit
+    if first.unit != own and not (first.unit == "%" and own in ("share", "1")):
         return ""
     row = np.flatnonzero(series.steps == finding.steps[0])
     chosen = np.isin([tensor.name for tensor in trace.tensors], finding.tensors)
@@ -220,7 +244,9 @@ def _range(finding: Finding, trace: Trace) -> str:
     else:
         upper = number(high)
     lower = percent(low).removesuffix(" %") if upper.endswith("%") else number(low)
-    return f": {upper}" if lower == upper.removesuffix(" %") else f": {lower}-{upper}"
+    said = upper if lower == upper.removesuffix(" %") else f"{lower}-{upper}"
+    at = f" at {unit(trace)} {finding.steps[0]}" if len(series.steps) > 1 else ""
+    return f": {said}{at}"
 
 
 def since(finding: Finding, trace: Trace) -> str:
@@ -239,7 +265,7 @@ def since(finding: Finding, trace: Trace) -> str:
 def sure(finding: Finding) -> str:
     """How often the rule finds and errs."""
     preview = "; rule in preview" if finding.stage == "preview" else ""
-    measured = rates().get(finding.rule)
+    measured = rates_of(finding.rule)
     return f"{measured[0] if measured else UNMEASURED}{preview}"
 
 
@@ -284,7 +310,9 @@ def _possible(
     lines = []
     for label, found in (("ruled out", causes.ruled_out), ("clear", causes.clear)):
         names = [name for name in found if name not in later]
-        for i, line in enumerate(wrap(", ".join(names), room - 15) if names else []):
+        shown_names = fitting(names, ", ", room - 15, detail.names)
+        shown_names = shown_names if detail.names else [counted(len(names), "cause")]
+        for i, line in enumerate(shown_names if names else []):
             lines.append(f"{'' if i else label:<15}{line}")
     for i, (name, where_) in enumerate(later.items()):
         head, *tail = wrap(f"{name}: {where_}", room - 15)
@@ -300,14 +328,15 @@ def _possible(
         lines.append(f"{'' if i else 'not examined':<15}{entry.rule:<{wide}}  {reason}")
         lines += [f"{'':<{15 + wide + 2}}{line}" for line in tail]
     if more := len(causes.not_examined) - len(shown):
-        lines.append(f"{'':<15}and {more} more" if shown else f"{'not examined':<15}{more} causes")
+        told = f"and {more} more" if shown else counted(more, "cause")
+        lines.append(f"{'' if shown else 'not examined':<15}{told}")
     return lines
 
 
 def lack(entry: NotExamined, room: int = 10_000) -> str:
     """Why nobody could look, in at most `room` columns."""
     if entry.unsampled:
-        return beginning(f"no sample between steps {listed(entry.unsampled)}", room)
+        return beginning(_unmeasured(*entry.unsampled), room)
     if not entry.missing:
         return beginning(prose(entry.reason or ""), room)
     needs = [need.replace("|", " or ") for need in entry.missing]
@@ -320,6 +349,14 @@ def lack(entry: NotExamined, room: int = 10_000) -> str:
     first = f"needs {entry.missing[0].partition('|')[0]}"
     more = f" and {len(needs) - 1} more" if len(needs) > 1 else ""
     return f"{first}{more}" if columns(first + more) <= room else first
+
+
+def _unmeasured(last: int, following: int) -> str:
+    """That what a rule needs was not measured where it matters, and what measures it."""
+    if following - last <= 1:
+        return f"what it needs was not yet measured at step {last:,}"
+    where_ = f"from step {last:,} to {following:,}"
+    return f"what it needs was not measured {where_}: watch(..., interval=1) measures at each step"
 
 
 def _do(

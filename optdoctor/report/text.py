@@ -148,7 +148,7 @@ def _lines(
     _, said = sentences(diagnosis, trace, ordered(diagnosis))
     opening = cut(_opening(diagnosis.verdict.upper(), said, width), max(detail.lines, OPENING))
     lines = [_head(trace, width), "", *opening]
-    if drawn := loss_curve(diagnosis, trace, ascii=ascii):
+    if detail.curve and (drawn := loss_curve(diagnosis, trace, ascii=ascii)):
         lines += ["", *drawn]
     lines += found
     foot = footer.rows(diagnosis, trace, in_full=IN_FULL, width=width, detail=detail)

@@ -8,6 +8,8 @@ from optdoctor.trace import Trace
 
 _NAMED = 3
 """Silent rules up to which they are named, so that nobody thinks more was looked at."""
+_UNSEEN = 0.1
+"""Part of a run, at its end, without a sample of its tensors that is worth telling."""
 
 
 def sentences(
@@ -17,7 +19,8 @@ def sentences(
     if not findings or diagnosis.verdict is not Verdict.SICK:
         return [], [_without_illness(diagnosis, trace)]
     worst = [f for f in diagnosis.findings if f.severity is diagnosis.worst]
-    symptom = next((f for f in worst if f.rule in SYMPTOMS or f.causes.found), worst[0])
+    shown = [f for f in worst if f.rule in SYMPTOMS] or [f for f in worst if f.causes.found]
+    symptom = (shown or worst)[0]
     summary = worded(symptom.summary, trace)
     causes = symptom.causes
     roots = [f for f in findings if f.rule in causes.found and not f.causes.found]
@@ -26,9 +29,13 @@ def sentences(
     if causes.found:
         numbers = [i for i, f in enumerate(findings, 1) if f in roots or not roots]
         return [symptom], [summary, f"Possible causes found: {listed(numbers)} below."]
-    if causes.not_examined:
+    if causes.not_examined and symptom.rule in SYMPTOMS:
         possible = len(causes.not_examined) + len(causes.clear) + len(causes.ruled_out)
         verb = "cannot be seen in this log" if is_log(trace) else "were not examined"
+        if possible == 1:
+            verb = verb.replace("were", "was")
+            only = causes.not_examined[0].rule
+            return [symptom], [summary, f"No cause found; the only possible one, {only}, {verb}."]
         share = f"{len(causes.not_examined)} of {possible} possible causes"
         return [symptom], [summary, f"No cause found; {share} {verb}."]
     return [symptom], [summary]
@@ -54,6 +61,11 @@ def _length(trace: Trace) -> int:
 def _without_illness(diagnosis: Diagnosis, trace: Trace) -> str:
     if diagnosis.verdict is Verdict.UNKNOWN:
         return f"{worded(diagnosis.reason or 'no reason given', trace).rstrip('.')}."
+    return _said(diagnosis, trace) + _last_looked(trace)
+
+
+def _said(diagnosis: Diagnosis, trace: Trace) -> str:
+    """What was found, and how many rules looked."""
     found = counted(len(diagnosis.findings), "note") if diagnosis.findings else "Nothing"
     silent = list(diagnosis.with_status(Status.CLEAR))
     unseen = sum(
@@ -64,10 +76,17 @@ def _without_illness(diagnosis: Diagnosis, trace: Trace) -> str:
     if num_looked == len(diagnosis.outcomes) > 1:
         return f"{found} found in {length}; all {num_looked} rules looked."
     if len(silent) > _NAMED:
-        blind = f", {unseen} not examined" if unseen else ""
-        return f"{found} found in {length}. {len(silent)} rules silent{blind}."
+        return f"{found} found in {length}; {num_looked} of {len(diagnosis.outcomes)} rules looked."
     by = f" by {listed(silent)}" if silent else ""
     if diagnosis.findings and silent:
         by = f"; nothing else{by}"
     blind = f"; {counted(unseen, 'rule')} not examined" if unseen else ""
     return f"{found} found in {length}{by}{blind}."
+
+
+def _last_looked(trace: Trace) -> str:
+    """Until when tensors were looked at, where a tenth of the run or more has passed since."""
+    last, (first, end) = trace.last_sample, trace.steps
+    if not last or end - last < (end - first + 1) * _UNSEEN:
+        return ""
+    return f" Tensors were last looked at in step {last:,}."

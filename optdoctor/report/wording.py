@@ -240,3 +240,14 @@ def wrap(text: str, width: int) -> list[str]:
             word = word[max(size, 1) :]
         line = word
     return [*lines, line] if line or not lines else lines
+
+
+def fitting(texts: Sequence[str], between: str, room: int, most: int) -> list[str]:
+    """The first of these in at most `most` lines, and how many more there are."""
+    for count in range(len(texts), 0, -1):
+        left = len(texts) - count
+        more = [f"and {left} more"] if left else []
+        lines = wrap(between.join([*texts[:count], *more]), room)
+        if len(lines) <= most:
+            return lines
+    return cut(wrap(between.join(texts), room), most)

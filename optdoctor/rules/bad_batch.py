@@ -3,9 +3,11 @@
 ## What it finds
 Rows at which both the loss and the gradient norm stand more than 6 robust standard deviations above
 the 64 rows before (of their log2, from the differences of neighbours), with a loss that rises and
-comes back at once, at the next row or after a file of up to 16 bad batches. The loss alone or the
-norm alone never counts. Where such rows come again, the evidence says whether at a
-constant distance, and names the batch where the run records it.
+falls at once, at the next row or after a file of up to 16 bad batches: by half of the rise, or to a
+quarter. What is left then is what the update did to the weights. The loss alone or the norm alone
+never counts, nor a rise just after an update whose own gradient stood out. Where such rows come
+again, the evidence says whether at a constant distance, and names the batch where the run records
+it.
 ## Why it matters
 The loss of a broken batch is its own: it rises at the very step whose gradient it makes. What it
 does to the weights shows one step later: little with Adam, whose steps are bounded, and with plain
@@ -21,8 +23,8 @@ the first losses are added before, so that losses near zero do not count. Losses
 several steps, and rows many steps apart, cannot be judged, and are not.
 A loss that swings up over several rows, as at the edge of stability, is no batch's.
 ## Told apart from
-`divergence`: the loss stays up; this rule does not count such a rise, and where it sees no other it
-says that it cannot tell.
+`divergence`: the loss stays up; this rule does not count such a rise, and where it sees no more of
+others it says that it cannot tell.
 A learning rate that jumps for one update: the rise comes one step after it, and is not counted.
 `loss-spike`: the same rise in the loss alone, whatever made it.
 `staircase-oscillation`: the wave that batches which come again draw in the loss.
@@ -35,10 +37,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optdoctor import rule
+from optdoctor.curves.gradient_norm import UNKNOWN, gradient_norm
 from optdoctor.curves.masked import FILTERED_BY, unmasked, witness
 from optdoctor.curves.rows import lookup
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
 from optdoctor.knowledge.losses import NEVER_FALLING, called
+from optdoctor.knowledge.saved_batches import saved_batches
 from optdoctor.store import IntArray, Series
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace
 from optdoctor.trace import Trace
@@ -57,6 +61,9 @@ broken file feeds several batches; and the steps between rows beyond which none 
 BEGINS = 0.7
 """Share of its height in log2 that the first row of a rise reaches from below the rest of it:
 batches of a file are alike, and the row before them is none of theirs."""
+FALL = 2.0
+"""Doublings of the loss that one update hardly wins back: a loss that falls to a quarter in one row
+was its batch's, whatever is left of the rise: heuristic."""
 RISEN = 0.3
 """log2 of the loss above its best level beyond which spikes are those of a run that is lost."""
 SPACED = 4
@@ -69,7 +76,6 @@ CLIP = 1.5
 """Usual norms at which the gradient is clipped in the emergency."""
 TINY = 1e-6
 """Share of a loss below which what was usual before is named itself, and no ratio."""
-NORMS = ("grad_norm", "grad_norm_used")
 TRIED = "rescued 3 of 3 small SGD runs: tests/rules/test_bad_batch.py"
 
 Floats = NDArray[np.float64]
@@ -103,8 +109,9 @@ class _Rise(NamedTuple):
 
 
 def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
-    measured = [name for name in NORMS if trace.has(name)]
-    name = max(measured, key=lambda norm: trace.series[norm].rows)
+    name = gradient_norm(trace)
+    if not name:
+        return Abstain(UNKNOWN)
     if cannot := _cannot_judge(trace):
         return Abstain(cannot)
     norm_series = trace.series[name]
@@ -119,7 +126,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
         return Abstain("no norm is a positive number")
     of_norm = np.where(norm.steps[at] == loss.steps, norm.score[at], np.nan)
     both = np.minimum(loss.score, of_norm)  # [n], NaN where one is not known
-    single, lasting = _parted(_tops(both, limits.deviations), loss)
+    single, lasting, calm_again = _parted(both, of_norm, loss, limits.deviations)
     single = [(first, last) for first, last in single if not _rate_jumped(trace, loss, first)]
     if len(lasting) > len(single):
         return Abstain(
@@ -152,7 +159,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
                 f" {step}: the loss {_how_far(value, before)}, and both at least"
                 f" {both[worst]:.3g} standard deviations (limit {limits.deviations:g})."
             ),
-            steps=(int(steps[0]), end),
+            steps=(int(steps[0]), max(end, int(loss.steps[calm_again - 1]))),
             evidence=(
                 _deviation("loss", "loss", step, loss.score[worst], limits),
                 _deviation(name, "gradient norm", step, of_norm[worst], limits),
@@ -160,7 +167,10 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
                 *([_height(loss, worst, before, soft, limits)] if steep or not alarm else ()),
                 *_recurrence(steps, len(inside), trace, limits),
             ),
-            treatments=_treatments(trace, steps, usual, not lasting and longest == 1),
+            treatments=(
+                *saved_batches(trace, loss.steps[inside]),
+                *_treatments(trace, steps, usual, not lasting and longest == 1),
+            ),
         )
     ]
 
@@ -234,26 +244,33 @@ def _tops(both: Floats, limit: float) -> list[int]:
     return [int(group[np.argmax(both[group])]) for group in groups]
 
 
-def _parted(tops: list[int], loss: _Rise) -> tuple[list[tuple[int, int]], list[int]]:
-    """(first, last row) of the rises that came and went at once; first rows of those that did not.
+def _parted(
+    both: Floats, of_norm: Floats, loss: _Rise, limit: float
+) -> tuple[list[tuple[int, int]], list[int], int]:
+    """(first, last row) of the rises that came and went at once; first rows of those that did not;
+    the row at which the loss was back after the last that went.
 
     Left out: one whose course is not known yet, unless others came before it; what follows a
     lasting one within the window and so is judged against rows from before it; a first one in a run
-    that is lost already.
+    that is lost already; one just after an update of a gradient beyond the usual, which is its
+    work; and what lies between a single one and the return of the loss.
     """
     single: list[tuple[int, int]] = []
     lasting: list[int] = []
-    level = loss.level
+    level, calm_again = loss.level, 0
     best = np.fmin.accumulate(loss.middle)
-    for top in tops:
+    struck = of_norm > limit
+    for top in _tops(both, limit):
         lost = not single and loss.middle[top] > best[top] + RISEN
-        if lost or (lasting and top - lasting[-1] < WINDOW):
+        if lost or top < calm_again or (lasting and top - lasting[-1] < WINDOW):
             continue
         first = top - int(np.argmax(level[top::-1] < loss.base[top] + loss.rise[top] / 2)) + 1
+        if struck[first - AROUND : first].any():
+            continue
         calm = float(np.median(level[first - AROUND : first]))
         half = (calm + level[top]) / 2
-        down = np.flatnonzero(level[top:] < half)
-        last = top + int(down[0]) - 1 if down.size else len(level) - 1
+        fell = np.flatnonzero((level[top + 1 :] < half) | (level[top:-1] - level[top + 1 :] > FALL))
+        last = top + int(fell[0]) if fell.size else len(level) - 1
         after = level[last + 1 : last + 1 + AROUND]
         usual = float(loss.middle[top])
         before, begin = (level[first - 1 : first + 1] - usual) / (level[top] - usual)
@@ -262,14 +279,25 @@ def _parted(tops: list[int], loss: _Rise) -> tuple[list[tuple[int, int]], list[i
             if single and not lasting and begins:
                 single.append((first, last))
             continue
-        # A loss that the weights must win back fades: it crosses the half in small steps. One that
-        # grows over rows is the run's own swing, as at the edge of stability.
-        at_once = last - first < LONGEST and after[0] < (calm + level[last]) / 2
-        if at_once and begins and np.median(after) < half:
+        # What a batch raised is gone with it, whatever its update did to the weights. A loss that
+        # they must win back fades: it crosses the half in small steps. One that grows over rows is
+        # the run's own swing, as at the edge of stability.
+        gone = max((calm + level[last]) / 2, level[last] - FALL)
+        is_gone = last - first < LONGEST and max(after[0], np.median(after)) < gone
+        if is_gone and begins:
             single.append((first, last))
+            calm_again = last + 1 + _first_calm(level[last + 1 :], half)
         else:
             lasting.append(first)
-    return single, lasting
+    return single, lasting, calm_again
+
+
+def _first_calm(level: Floats, half: float) -> int:
+    """The first row from which `AROUND` rows in the middle lie below the half; all if none does."""
+    for row in range(len(level) - AROUND + 1):
+        if np.median(level[row : row + AROUND]) < half:
+            return row
+    return len(level)
 
 
 def _rate_jumped(trace: Trace, loss: _Rise, top: int) -> bool:
@@ -394,6 +422,7 @@ RULE = rule.Rule(
         "nonfinite-gradient",
         "nan-pulse",
     ),
+    transient=True,
     check=check,
     limits=Limits(),
     sick=_sick,

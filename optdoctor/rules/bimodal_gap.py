@@ -1,17 +1,18 @@
 """The evaluation loss turns and rises while the training loss goes on falling.
 
 ## What it finds
-The logarithm of the evaluation loss, to which 5 % of its first values are added, ends above its
-minimum by more than a small limit, more than its own noise allows, and more than any rise before
-that came back. An eighth of the evaluations have to come after the minimum, and the training loss
-has to fall. With four to nine evaluations an exact test of their order joins in, and the rise must
-be larger. It is critical with ten or more, where the loss ends surely a third above its minimum and
-no task metric gains. A rise in one jump that stays is told as such, since the evaluation may have
-changed there. A warning too: an evaluation loss that has stopped over the later half of the
-evaluations, and hints at a rise, while the training loss halves again, is not near zero, and no
-task metric gains. As notes: a stop while the training loss falls less far, or without such a hint;
-a rise where the training loss was not logged, or on one of several evaluation sets; a task metric
-that worsens while the evaluation loss still falls.
+An evaluation loss that ends above its minimum, by more than its own noise allows and by more than
+any earlier rise that came back, while the training loss falls. (Heights are differences of its
+logarithm, to which 5 % of its first values are added.) An eighth of the evaluations have to come
+after the minimum. Four to nine evaluations must rise further, and in an order that chance would
+hardly give. It is a note where the rise is at most a twentieth of the minimum or a hundredth of the
+first evaluation: that is no harm yet. It is critical with ten or more, where the loss ends surely a
+third above its minimum and no task metric gains. A rise in one jump that stays is told as such,
+since the evaluation may have changed there. A warning too: an evaluation loss that has stopped over
+the later half of the evaluations, and hints at a rise, while the training loss halves again, is not
+near zero, and no task metric gains. As notes: a stop while the training loss falls less far, or
+without such a hint; a rise where the training loss was not logged, or on one of several evaluation
+sets; a task metric that worsens while the evaluation loss still falls.
 ## Why it matters
 The model learns the training data by heart: what it gains there no longer carries over. The best
 model of the run is that of the minimum; every later step is spent on a worse one.
@@ -62,6 +63,10 @@ HALVES = 8
 """Evaluations from which the later half is judged for a stop."""
 SINCE = " since that minimum"
 IN_ERRORS = "that rise in its standard errors"
+OF_MINIMUM = "that rise as a share of the minimum, or of a fifth of the first evaluation if more"
+SOLVED = 0.2
+"""Share of the first evaluation that a minimum counts as at least: a twentieth of a loss near zero
+is nothing, a hundredth of what the run began with is something."""
 FELL = 0.01
 """Change of the evaluation loss, in logarithms, that is one beside what else is told."""
 GAINED = 0.01
@@ -76,6 +81,9 @@ class Limits(rule.Limits):
     """Least evaluations: a minimum and three after it."""
     rise: float = 0.02
     """Largest rise of the evaluation loss above its minimum, in logarithms, that passes."""
+    harm: float = 0.05
+    """Largest rise, as a share of the minimum or of a fifth of the first evaluation if that is
+    more, that is a note: a run counts as harmed where its loss ends a twentieth higher."""
     errors: float = 3.5
     """Largest such rise in its standard errors that passes as noise, times 1 + 4 / evaluations.
     With these limits 0.3 % of 11,700 made-up healthy courses of 4 to 80 evaluations warn, in noise
@@ -220,7 +228,9 @@ def _rise(found: Evaluations, gains: list[Evidence], limits: Limits) -> Finding:
     limit = _least_rise(turned, count, limits, lone)
     log = f"rise of log(evaluation loss + {found.soft:.4g}) above its minimum"
     low, end = found.loss_at(turned.low), found.loss_at(turned.end)
-    above = (_percent(end - low, low), _percent(math.expm1(limit) * (low + found.soft), low))
+    is_harm = not lone and harm(found) > limits.harm  # one number has one limit in a report
+    least = limits.harm * _whole(found) if is_harm else math.expm1(limit) * (low + found.soft)
+    above = (_percent(end - low, low), _percent(least, low))
     at = f"around step {found.best_step} (mean of three)"
     at = at if count >= ENOUGH else f"at step {found.best_step}"
     rises = (
@@ -241,6 +251,9 @@ def _rise(found: Evaluations, gains: list[Evidence], limits: Limits) -> Finding:
         changed = ": the evaluation set, or the code, may have changed there" if jumped else ""
         name = "Overfitting, or another evaluation" if jumped else "Overfitting"
         summary = f"{name}: {rises}, while {falls}{changed}."
+        if not is_harm:
+            severity = Severity.NOTE
+            summary = f"{name}, as it begins: {rises}, while {falls}{changed}."
         gained = [gain for gain in gains if gain.observed > GAINED]
         if gained and not any(gain.observed < -GAINED for gain in gains):
             severity, better = Severity.NOTE, gained[0].what.removesuffix(SINCE)
@@ -251,6 +264,7 @@ def _rise(found: Evaluations, gains: list[Evidence], limits: Limits) -> Finding:
         steps=(found.best_step, int(found.steps[-1])),
         evidence=(
             *_of_turn("eval_loss", log, turned, count, limits, lone=lone),
+            Evidence("eval_loss", OF_MINIMUM, harm(found), limits.harm, "share"),
             *_of_jump(found, limits),
             *_of_training(found, limits),
             *gains,
@@ -261,6 +275,21 @@ def _rise(found: Evaluations, gains: list[Evidence], limits: Limits) -> Finding:
             else against_overfitting(f"of step {found.best_step}, the evaluation minimum")
         ),
     )
+
+
+def harm(found: Evaluations) -> float:
+    """The rise as a share of the minimum, which counts as a fifth of the first evaluation at least.
+
+    Rounded: what is printed was judged.
+    """
+    low, end = found.loss_at(found.turn.low), found.loss_at(found.turn.end)
+    whole = _whole(found)
+    return round((end - low) / whole, 3) if whole > 0 else 0.0
+
+
+def _whole(found: Evaluations) -> float:
+    """What the rise is a share of."""
+    return max(found.loss_at(found.turn.low), SOLVED * found.loss_at(found.level[0]))
 
 
 def _percent(part: float, whole: float) -> str:

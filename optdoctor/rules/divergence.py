@@ -1,12 +1,14 @@
 """The training loss jumps, or rises far, and stays up: at its end the run is worse than it was.
 
 ## What it finds
-A training loss that ends more than 0.3 above its best level in the logarithm of the loss plus 5 %
-of the first losses, a third more, and came fast: more than 0.35 of the rise, and a standard error,
-within three of 40 blocks, as where it takes a fifth of the run (of fewer than 40 rows, up to two
-fifths); or more than 1, nearly three times, however slowly; or more than 0.15, if more than 0.6 of
-that comes in one such jump. The level is that of medians of the blocks, and the rise has to exceed
-what their own noise allows. A rise of which 0.35 or less is left since its peak is told only above
+A training loss that ends far above the best level that it had. The run is cut into 40 blocks of
+equal length, the level of a block is its median, and heights are differences of the logarithm of
+the loss, to which 5 % of the first losses are added so that losses near 0 do not count as far
+apart: 0.3 is a loss higher by a third, 1 one nearly three times as high. Told is a rise above 0.3
+that came fast: more than 0.35 of it, and more than a standard error, within three blocks, as where
+it takes a fifth of the run (of fewer than 40 rows, up to two fifths); one above 1, however slow;
+and one above 0.15 of which more than 0.6 came in one such jump. Each has to exceed what the noise
+of the blocks allows. A rise of which 0.35 or less is left since its peak is told only above
 0.3, from ten standard errors on. A loss that ends far above its very first value, and above the
 second one, exploded before any level could be measured, as with a rate far too high. So did the end
 of a run whose last rows, three at least, all lie above all rows since its first tenth: twice as
@@ -19,8 +21,10 @@ It is critical where a large rise of ten standard errors still stands, or most o
 lost and the evaluation loss rises too (of few rows, any rise above 0.3 is that certain), or ten
 last rows stand up, or fewer ten times as high; a note where the loss began low, rose, and clearly
 falls from its peak, as a running mean that starts from 0 does: it learns. It is a warning where it
-is less certain, is coming back, where the evaluation loss falls meanwhile, or where the rate that
-rises again may explain it.
+is less certain, is coming back, where the evaluation loss or a metric gets better meanwhile, or
+where the rate that rises again may explain it. So is a rise without a jump beside which nothing
+else speaks of damage: no gradient norm that trebles, no loss scale that collapses, no evaluation
+loss that rises, no end a hundred times above the start.
 ## Why it matters
 From the jump on each step is spent on a model that is worse than the last good checkpoint, and most
 runs that stay up do not come back by themselves.
@@ -33,10 +37,13 @@ whether an epoch or a warm-up ended there; the last check says what to record ne
 ## When it is fine
 A search for a rate, which grows by a constant factor over four decades or more: the rise is its
 purpose, and the rule does not judge. A small rise that comes with the rate of a warm restart or of
-a warm-up. Harder data or a harder objective on purpose: a large jump is told all the same, as a
-warning where the evaluation loss falls. A jump exactly at a resume is judged as a joint, a note if
-it is not large, and the stretch after it by itself. Rewards, adversarial losses and diffusion, and
-losses below 0, are not judged; up to a hundredth of the rows may lie just below it, and count as 0.
+a warm-up. Harder data or a harder objective on purpose, and a target that moves, as in a game or
+with a target network: a curve alone does not tell them from damage. A large rise is told all the
+same, as a warning where nothing but its height speaks of damage, and where the evaluation loss
+falls; `facts={"loss_kind": "unknown"}` says that it is meant. A jump exactly at a resume is judged
+as a joint, a note if it is not large, and the stretch after it by itself. Rewards, adversarial
+losses and diffusion, and losses below 0, are not judged; up to a hundredth of the rows may lie just
+below it, and count as 0.
 ## Told apart from
 `upward-drift`: it creeps, or is smaller; a loss has the one or the other.
 `loss-spike`: it comes back, to a third of its height or less and to 0.3 above the best level.
@@ -105,7 +112,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     if isinstance(found, Abstain):
         return found
     told = [about for about in found if about.rise.diverges and not _is_excused(about)]
-    return [finding(about, "Divergence", *_gravity(about, limits)) for about in told]
+    return [finding(about, RULE.name, *_gravity(about, limits)) for about in told]
 
 
 def _is_excused(about: Case) -> bool:
@@ -126,6 +133,8 @@ def _gravity(about: Case, limits: Limits) -> tuple[Severity, float]:
         return Severity.WARN, limits.lost
     if about.is_softened:
         return Severity.WARN if certain else Severity.NOTE, limits.lost
+    if not about.is_damaged:
+        return Severity.WARN, limits.lost
     if wasted or (certain and stands and about.ends_above_start):
         return Severity.CRITICAL, limits.most if wasted else limits.lost
     excused = about.rate is not None and about.rate.excuses

@@ -2,7 +2,8 @@
 
 ## What it finds
 The loss is at chance, the logarithm of the number of classes or of the vocabulary, or began there
-and was never below it, or fell there within its first rows and learned nothing since. It is flat
+and was never below it, or fell there within its first rows and learned nothing since; where the
+number of classes is told, also a restless loss whose later half is no better than that. It is flat
 from the start. The learning rate was spent while the loss still fell, and the fall stopped there.
 Most weights stand still, and the loss with them. Each is a warning from 100 rows or 8 epochs on, a
 note below. Two cases that the loss cannot decide are notes: it left the course that it was on, so
@@ -35,14 +36,14 @@ import numpy as np
 
 from optdoctor import rule
 from optdoctor.curves import flatness
-from optdoctor.curves.chance import BETTER, Chance, at_chance, nearest
+from optdoctor.curves.chance import BETTER, Chance, at_chance, nearest, never_better
 from optdoctor.curves.flatness import late_fall, loss_near
 from optdoctor.curves.level import Curve, Floats
 from optdoctor.curves.masked import FILTERED_BY, loss_curve
 from optdoctor.curves.rates import rates
 from optdoctor.curves.rise import gravest
 from optdoctor.curves.shortfall import ROSE, shortfall, spent
-from optdoctor.curves.stillness import STILL, stands_still, travel
+from optdoctor.curves.stillness import stands_still, travel
 from optdoctor.findings import Abstain, Evidence, Finding, Severity
 from optdoctor.knowledge import plateau_remedies as remedies
 from optdoctor.knowledge.losses import NOT_FALLING, RESCALED, SUM, called
@@ -101,13 +102,14 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     if line.level.size < FEW:
         finding = _few(trace, line, limits)
     elif flatness.is_coarse(line) or flatness.rise(line) > ROSE or gravest(line) is not None:
-        return []  # what rises is told as that, and no more than that
+        finding = _never_better(trace, line)  # what else rises is told as that
     else:
         finding = (
             _spent(line, rate, limits)
             or _at_chance(trace, line, limits)
             or _standing_still(trace, line, limits)
             or _flat(trace, line, limits)
+            or _never_better(trace, line)
             or _off_course(trace, line, rate, limits)
             or _flat_tail(trace, line, rate, limits)
         )
@@ -230,6 +232,24 @@ def _fell_to_chance(
     )
 
 
+def _never_better(trace: Trace, line: Curve) -> Finding | None:
+    """A loss that swings about chance, or above it, to the end."""
+    unit = _unit(trace)
+    found = never_better(line, trace.facts.get("num_classes"), unit) if unit else None
+    if found is None:
+        return None
+    level, chance, row = found
+    first, last = int(line.steps[row]), int(line.steps[-1])
+    return Finding(
+        _gravity(trace, line),
+        f"Plateau: the loss is {level:.4g} in the last half, where a guess among the classes has"
+        f" {chance:.4g} (limit): the run knows nothing after {last:,} steps.",
+        (first, last),
+        (Evidence("num_classes", "median loss of the last half, and chance", level, chance, "1"),),
+        remedies.nothing_learned(trace),
+    )
+
+
 def _standing_still(trace: Trace, line: Curve, limits: Limits) -> Finding | None:
     """A loss without progress beside weights that do not move."""
     late = late_fall(line, line.blocks.size // 2)
@@ -241,8 +261,8 @@ def _standing_still(trace: Trace, line: Curve, limits: Limits) -> Finding | None
     drifts = moved >= limits.travel
     if found is not None:
         first = max(found.first, int(line.steps[0]))
-        said = f"since step {first}, {100 * found.share:.3g} % {STILL[found.channel]}"
-        what, share = f"{STILL[found.channel]}, median since step {first}", found.share
+        said = f"since step {first}, {100 * found.share:.3g} % {found.said}"
+        what, share = f"{found.said}, median since step {first}", found.share
         proof = _percent(found.channel, what, share, limits.still)
     elif not drifts:
         most = limits.flat

@@ -5,7 +5,8 @@ An epsilon above 0 that rounds to 0 in `math_dtype`: float32 where the optimizer
 its moments in float32, else the dtype of the weights; of optimizers that divide by a root plus
 epsilon: Adam, AdamW, NAdam, RAdam, Adamax, RMSprop, Adagrad, AdaBelief, Adan, AdEMAMix, SOAP and
 schedule-free kinds. Decided before step 1 from three facts; no row is needed. The default 1e-8
-is 0 in float16, whose smallest number above 0 is 5.96e-8.
+is 0 in float16, whose smallest number above 0 is 5.96e-8. Critical; a warning where a gradient
+scaler of torch is on, which refuses such gradients before any update.
 ## Why it matters
 They divide by sqrt(second moment) + epsilon. Without epsilon an entry whose
 second moment is 0 divides by 0: its update is infinite, or NaN where its gradient is 0 too, as in
@@ -23,6 +24,7 @@ float32 and keeps epsilon; its stored second moment can underflow all the same, 
 ## Told apart from
 `second-moment-underflow`: counted in the state of the running optimizer, not foretold.
 `nan-pulse`: what follows when an entry divides by 0.
+`loss-scaling-of-half-parameters`: what comes first where a scaler is on.
 """
 
 import math
@@ -81,10 +83,11 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
     weights = str(trace.facts.get("param_dtype") or dtype)
     optimizer = trace.facts.get("optimizer") or "Adam"
     tried = TRIED if family == "adam" else TRIED_OF_OTHERS
+    refused = trace.facts.get("scaler") == "on" and weights == "float16"
     reached = tuple(t.name for t in trace.tensors if t.math_dtype == dtype and t.in_optimizer)
     return [
         Finding(
-            severity=Severity.CRITICAL,
+            severity=Severity.WARN if refused else Severity.CRITICAL,
             summary=f"eps = {short(eps)} of {optimizer} is 0 in {dtype}, the dtype of its update.",
             steps=(0, 0),
             tensors=reached,
@@ -128,8 +131,8 @@ def _run(dtype: str) -> Trace:
 RULE = rule.Rule(
     name="epsilon-below-precision",
     needs=("eps", "math_dtype", "optimizer_family"),
-    uses=("optimizer", "param_dtype"),
-    explains=("nan-pulse", "nonfinite-gradient", "divergence", "loss-spike"),
+    uses=("optimizer", "param_dtype", "scaler"),
+    explains=("nonfinite-state", "nan-pulse", "nonfinite-gradient", "divergence", "loss-spike"),
     mechanism=True,
     spares=("sgd",),
     check=check,

@@ -1,13 +1,16 @@
 """A gradient norm stands far above those around it.
 
 ## What it finds
-Norms of the whole gradient, before clipping, more than 8 times the usual ones of the rows before
-and after them, and beyond what the norms of this run do by themselves: in standard deviations of
-their logarithm around its slow trend, and against the next highest of them. A run whose norms reach
-five times the usual again and again has no outlier at six. The first tenth of a run has to show
-twice as much.
-It is an alarm where the loss jumps with the norm, or where the update saw it: nothing clipped it,
-or nobody knows. Clipped to about the usual size it is a note.
+Norms of the whole gradient more than 8 times the usual ones of the rows before and after them, and
+beyond what the norms of this run do by themselves: in standard deviations of their logarithm around
+its slow trend, and against the next highest of them. Norms before clipping; where none are known,
+those that the optimizer saw, if nothing is known to clip them. A run whose norms reach five times
+the usual again and again has no outlier at six. The first tenth of a run has to show twice as much.
+A norm that grew over rows, none of which rose by half of its height, is none.
+It is an alarm where the loss jumps after it, or with it, unless it is known that the update did not
+see it; and where the update saw it. Clipped to about the usual size it is a note, and so it is
+where the loss shows nothing and the optimizer bounds its step, as all known ones but plain and
+averaged descent do.
 ## Why it matters
 One gradient outweighs the mean of many. Plain descent makes a step of that size. Adam bounds the
 step, but the second moment remembers the outlier for about 1 / (1 - beta2) steps, in which the
@@ -20,7 +23,8 @@ the batch index, if they are not there.
 ## When it is fine
 Norms with a heavy tail, as of small batches: factors of 3 to 5 are their nature and do not count.
 Outliers in more than a tenth of the rows are those of a kind of batches, and a note.
-Large norms of the first steps and norms that grow or fall slowly are part of the trend.
+Large norms of the first steps and norms that grow or fall slowly are part of the trend. A swing
+that builds up over some rows, as at the edge of stability, is the run's own.
 ## Told apart from
 `nonfinite-gradient` and `nan-pulse`: norms that are not finite, and what lies beside them.
 `bad-batch`: the loss of the same step is an outlier too, and the batch is named.
@@ -35,6 +39,7 @@ import numpy as np
 
 from optdoctor import rule
 from optdoctor.curves.deviations import highest, norm_level, resolution, scores
+from optdoctor.curves.gradient_norm import UNKNOWN, gradient_norm
 from optdoctor.curves.level import Floats, curve
 from optdoctor.curves.masked import FILTERED_BY, unmasked, witness
 from optdoctor.curves.peaks import Spike
@@ -48,12 +53,19 @@ SPREAD = 0.1
 """Least standard deviation of the logarithm of a norm: a smooth series has no outliers at 10 %."""
 BLIP = 6.0
 """Deviation of the loss, in standard deviations, from which it jumps with the norm."""
+FEELING = frozenset({None, "other", "sgd", "asgd"})
+"""Families that make a step as large as the gradient, and those of which that is not known."""
 USUAL = 16
 """Rows before an outlier whose median is the usual norm."""
 CLIP = 1.5
 """Usual norms at which clipping is proposed."""
 LISTED = 5
 """Most outliers whose steps are listed."""
+SUDDEN = 0.5
+"""Share of its height in logarithms that one row has to rise by: those of broken batches rise by
+0.7 and more, the swings of healthy small trainings by a quarter."""
+BEFORE = 3
+"""Rows before the first high one in which it may have begun."""
 OFTEN = 0.1
 """Largest share of rows that are outliers and not a kind of batches."""
 DENSE = 6
@@ -84,11 +96,16 @@ class _Outlier(NamedTuple):
     usual: float  # norm before it,
     norm: float  # and at it
     used: float  # norm after clipping over the usual one
+    after: float
+    """Largest deviation of the losses of later updates, two rows away at most."""
     blip: float  # deviations of the loss at most 2 rows away
 
 
 def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
-    series = trace.series["grad_norm"]
+    name = gradient_norm(trace)
+    if not name:
+        return Abstain(UNKNOWN)
+    series = trace.series[name]
     rows, level = norm_level(series)
     missing = limits.rows - level.size  # the engine counts those of 0 and NaN too
     if missing > 0:
@@ -98,30 +115,46 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
         for spike in spikes_of(level, NORMS, least_height=1.0, least_spread=SPREAD)
         if round(spike.clearness, 2) > limits.clearness
         and round(_times(spike), 2) > limits.factor
+        and round(_steepest(level, spike), 2) >= SUDDEN
         and not beside_nan(series, rows.steps, spike)
     ]
     if not spikes:
         return []
     blips = _blips(trace)
     outliers = [_outlier(trace, rows, spike, blips) for spike in spikes]
-    seen = [one for one in outliers if one.blip > BLIP or round(one.used, 2) > limits.update]
+    felt = trace.facts.get("optimizer_family") in FEELING
+    known = _is_known(trace)
+    seen = [one for one in outliers if _tells(one, limits, felt=felt, known=known)]
     worst = max(seen or outliers, key=lambda one: one.norm / one.usual)
     is_kind = len(outliers) > OFTEN * level.size
-    known = max(min(spike.known, level.size - 1) for spike in spikes)
+    back = max(min(spike.known, level.size - 1) for spike in spikes)
     return [
         Finding(
             severity=Severity.WARN if seen and not is_kind else Severity.NOTE,
             summary=_summary(trace, outliers, worst, rows, limits, is_kind=is_kind),
-            steps=(outliers[0].step, int(rows.steps[known])),
-            evidence=tuple(_evidence(trace, outliers, worst, level.size, limits)),
+            steps=(outliers[0].step, int(rows.steps[back])),
+            evidence=tuple(_evidence(trace, name, outliers, worst, level.size, limits)),
             treatments=_treatments(trace, worst, clipped=not seen),
         )
     ]
 
 
+def _tells(one: _Outlier, limits: Limits, *, felt: bool, known: bool) -> bool:
+    """Whether it was more than a number: the update saw it, or losses after it did, or that of its
+    own batch did and nobody knows what the update saw."""
+    used = round(one.used, 2) > limits.update
+    return (used and felt) or one.after > BLIP or (one.blip > BLIP and (used or not known))
+
+
 def _times(spike: Spike) -> float:
     """How many times the norm stands above both sides."""
     return math.exp(min(spike.height, 300.0))
+
+
+def _steepest(level: Floats, spike: Spike) -> float:
+    """Share of its height that one row on the way to the top rises by."""
+    way = level[max(spike.first - BEFORE, 0) : spike.top + 1]
+    return float(np.diff(way).max()) / spike.height
 
 
 def _blips(trace: Trace) -> tuple[IntArray, Floats] | None:
@@ -154,14 +187,16 @@ def _outlier(
         if at < after.steps.size and after.starts[at] <= step and earlier.size:
             now = float(after.high[at])
             used = now / float(np.median(earlier)) if math.isfinite(now) else used
-    blip = 0.0
+    blip = after_it = 0.0
     if blips is not None:
         steps, deviations = blips
         low, high = rows.starts[max(spike.first - 1, 0)], rows.steps[spike.last]
         at_loss = np.flatnonzero((steps >= low) & (steps <= high))
         if at_loss.size:
-            blip = float(deviations[at_loss[0] : at_loss[-1] + 3].max())
-    return _Outlier(spike, step, usual, norm, min(used, 1e6), blip)
+            near = slice(at_loss[0], at_loss[-1] + 3)
+            blip = float(deviations[near].max())
+            after_it = float(deviations[near][steps[near] > step].max(initial=0.0))
+    return _Outlier(spike, step, usual, norm, min(used, 1e6), after_it, blip)
 
 
 def _clip(trace: Trace) -> float:
@@ -212,21 +247,21 @@ def _thirds(outliers: list[_Outlier], rows: Series) -> list[int]:
 
 
 def _evidence(
-    trace: Trace, outliers: list[_Outlier], worst: _Outlier, count: int, limits: Limits
+    trace: Trace, name: str, outliers: list[_Outlier], worst: _Outlier, count: int, limits: Limits
 ) -> list[Evidence]:
     spike = worst.spike
     what = f"norm at step {worst.step} over the norms around it"
-    told = [Evidence("grad_norm", what, min(_times(spike), 1e6), limits.factor, "times")]
+    told = [Evidence(name, what, min(_times(spike), 1e6), limits.factor, "times")]
     what = (
         "height of its logarithm over the norms around it, in standard deviations of their noise;"
         " the limit is what noise and the next highest norms of this run reach"
     )
     reach = limits.clearness * spike.reach
-    told.append(Evidence("grad_norm", what, spike.deviations, reach, "standard deviations"))
+    told.append(Evidence(name, what, spike.deviations, reach, "standard deviations"))
     if spike.rows > 1:
         told.append(
             Evidence(
-                "grad_norm",
+                name,
                 "rows that are high together; a single batch makes one",
                 spike.rows,
                 1,
@@ -244,9 +279,9 @@ def _evidence(
         steps = ", ".join(str(one.step) for one in outliers[:LISTED])
         more = ", ..." if len(outliers) > LISTED else ""
         what = f"outliers, at steps {steps}{more}"
-        told.append(Evidence("grad_norm", what, len(outliers), 0, "outliers"))
+        told.append(Evidence(name, what, len(outliers), 0, "outliers"))
         what = "share of the rows that are outliers; beyond the limit they are a note"
-        told.append(Evidence("grad_norm", what, len(outliers) / count, OFTEN, "share"))
+        told.append(Evidence(name, what, len(outliers) / count, OFTEN, "share"))
     return told
 
 
@@ -293,9 +328,16 @@ def _sick() -> Trace:
 
 RULE = rule.Rule(
     name="gradient-outlier",
-    needs=("grad_norm",),
-    uses=("grad_norm_used", "max_grad_norm", "batch_index", "loss", *FILTERED_BY),
+    needs=("grad_norm|grad_norm_used",),
+    uses=(
+        "max_grad_norm",
+        "batch_index",
+        "loss",
+        "optimizer_family",
+        *FILTERED_BY,
+    ),
     explains=("loss-spike", "divergence"),
+    transient=True,
     check=check,
     limits=Limits(),
     sick=_sick,

@@ -1,32 +1,30 @@
 """The learning rate has fallen to nearly nothing while training goes on.
 
 ## What it finds
-A rate that lies under 3 % of its peak from some step to the last row, after the peak, where that
-stretch is more than a fifth of the steps; or where the rate fell there more than twentyfold in one
-row before the last tenth of the run; or where it is exactly 0 with more than a fifth of the planned
-steps still to come. The peak is what a tenth of the rows reach. The planned steps are those that
-the run was told, else the steps seen. Critical where the rate is exactly 0 for more than a fifth of
-the run: the weights cannot move any more.
+A rate of 0 with more than a fifth of the steps still to come: no weight moves any more. And a rate
+under 3 % of its peak, to the last row, while more than half of the steps are still to come, unless
+the loss went on to fall at the pace that it had before. The peak is what a tenth of the rows reach.
+The steps are those that the run was told to make, else those seen. Critical where the rate is 0 and
+more than half of the steps come after it was spent.
 ## Why it matters
-Every update is scaled by the rate. The loss stands still, which looks like a plateau of the model
-or the data; the steps are paid for and teach nothing.
+Every update is the rate times a direction. The loss stands still, which looks like a plateau of the
+model or the data; the steps are paid for and teach nothing.
 ## What to do
 Set the rate again, or stop: this run has learnt what it could. For the next run give the scheduler
 the number of updates of the whole run: a frequent cause is a scheduler that counts micro-batches,
 or steps once more in the loop, and ends early by that factor.
 ## When it is fine
-A cosine or line that ends at 0 with the run spends 11 % or 3 % of the steps there. Warm-up: the
-peak is still to come. Warm restarts rise again. Milestones that each cut the rate at least to its
-half and at most twentyfold, and a rate that still glides down, were chosen, and so was a plateau
-scheduler: they are found only where the rate is under a thousandth of its peak for more than a
-fifth of the steps.
+The end of a cosine or a line, a milestone after half of the run, and epochs at the lowest rate
+after the schedule (a cooldown): less than half of the steps are left. Warm-up: the peak is still to
+come. Warm restarts rise again. Milestones that each cut the rate at least to its half and at most
+twentyfold, and a rate that still glides down, were chosen, and so was a plateau scheduler: they are
+found only where the rate is under a thousandth of its peak for more than a fifth of the steps.
 ## Told apart from
 A log that prints rates with few decimals: what it shows as 0 may be half of the last decimal more;
 where that decides, the rule abstains.
 `update-lost-to-rounding`: the rate is as planned, the weights are too coarse for it.
 """
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,7 +32,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optdoctor import rule
+from optdoctor.curves.masked import FILTERED_BY, loss_curve
+from optdoctor.curves.shortfall import LEAST_ROWS, came_since
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
+from optdoctor.knowledge.losses import NOT_FALLING
 from optdoctor.store import IntArray
 from optdoctor.synthetic import falling_loss, make_trace
 from optdoctor.trace import Trace
@@ -45,7 +46,6 @@ MOST_DECIMALS = 12
 """Decimals beyond which a printed rate counts as exact."""
 HELD = 0.1
 """Share of the rows that must reach a rate for it to be the peak."""
-OF_STEPS = "of the steps"
 CUT = 2.0
 """Least factor of a milestone: schedules that fall at every step fall by less."""
 
@@ -56,7 +56,7 @@ Floats = NDArray[np.float64]
 class Limits(rule.Limits):
     """The numbers that this rule judges by."""
 
-    rows: int = 30
+    rows: int = 20
     """Rows in which a schedule can be seen."""
     spent: float = 0.03
     """Share of the peak under which a rate that has come to rest counts as spent."""
@@ -64,12 +64,17 @@ class Limits(rule.Limits):
     """The same for a rate that came down by milestones or still falls smoothly, as an exponential
     or the third phase of a one-cycle schedule does: that spends 27 % of the steps under 3 %."""
     share: float = 0.20
-    """Largest share of the steps that a run may spend there: a cosine to 0 spends 0.11, a line
-    0.03, a parabola 0.17."""
+    """Largest share of the steps that a run may make at a rate of 0, and the share of the rows that
+    shows what the loss does: under `spent` a cosine to 0 spends 0.11, a line 0.03, a parabola
+    0.17."""
+    ahead: float = 0.5
+    """Largest share of the steps that may lie ahead of a spent rate: half. After it the milestones
+    of residual networks and the last epochs at the lowest rate have their place."""
+    paid: float = 1.0
+    """Share of the fall that was due from which the low rate has done no harm: all of it. Due is
+    as much in each doubling of the steps as in the last one before."""
     drop: float = 20.0
-    """Largest factor by which a rate falls in one row on purpose: milestones cut by 2 to 10."""
-    end: float = 0.9
-    """Share of the run before which a drop is early; after it schedules anneal."""
+    """Largest factor by which a milestone cuts the rate: most cut by 2 to 10."""
     passing: int = 2
     """Most rows of the stretch that pass: a run that is resumed at its end makes one step more."""
 
@@ -100,12 +105,6 @@ class _Stretch(NamedTuple):
         return (self.last - self.since + 1) / (self.last - int(self.steps[0]) + 1)
 
     @property
-    def factor(self) -> float:
-        """By how much the rate fell in the first of the rows."""
-        after = float(self.rates[self.first])
-        return float(self.rates[self.first - 1]) / after if after > 0 else math.inf
-
-    @property
     def zero_since(self) -> int | None:
         """The step from which on the rate is exactly 0; None if it is not."""
         if not self.exact or self.rates[-1] > 0:
@@ -131,26 +130,54 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
         return Abstain(f"rates are printed to {quantum:g}: what looks like 0 need not be")
     planned = _planned(trace, stretch.last)
     zero = stretch.zero_since
-    lost = zero is not None and stretch.left(zero, planned) > limits.share
-    reasons = _reasons(stretch, planned, limits)
-    if lost and zero is not None and planned > stretch.last:
-        what = f"of the planned steps are left at step {zero}, from which on the rate is 0"
-        ahead = stretch.left(zero, planned) * 100
-        reasons.append(Evidence("total_steps", what, ahead, limits.share * 100, "%"))
-    if not reasons:
+    idle = 0.0 if zero is None else stretch.left(zero, planned)
+    is_idle = idle > limits.share
+    low = stretch.left(stretch.since, planned)
+    is_early = low > limits.ahead and stretch.share > limits.share
+    is_early = is_early and not _is_chosen(stretch, limits)
+    came = _came(trace, stretch.since) if is_early else None
+    is_early = is_early and (came is None or came < limits.paid)
+    evidence = []
+    if is_idle:
+        evidence.append(_left(idle, limits.share, planned, "the rate is 0", zero))
+    if is_early:
+        level = f"the rate is under {100 * limits.spent:.2g} % of its peak"
+        evidence.append(_left(low, limits.ahead, planned, level, stretch.since))
+    if is_early and came is not None:
+        what = "of the fall that the loss was on course for came after"
+        evidence.append(Evidence("loss", what, 100 * max(came, 0.0), 100 * limits.paid, "%"))
+    if not evidence:
         return []
+    is_lost = is_idle and low > limits.ahead
     return [
         Finding(
-            severity=Severity.CRITICAL if lost else Severity.WARN,
+            severity=Severity.CRITICAL if is_lost else Severity.WARN,
             summary=(
-                f"The learning rate is {_level(stretch, limits)} to step {stretch.last},"
-                f" {_word(reasons[0])} (limit {reasons[0].limit:.2g} %)."
+                f"The learning rate is {_level(stretch, limits)} to step {stretch.last:,}:"
+                f" {evidence[0].observed:.3g} % of {planned:,} steps were still to come (limit"
+                f" {evidence[0].limit:.2g} %)."
             ),
             steps=(stretch.since, stretch.last),
-            evidence=tuple(reasons),
+            evidence=tuple(evidence),
             treatments=_treatments(stretch, planned),
         )
     ]
+
+
+def _left(share: float, limit: float, planned: int, level: str, since: int | None) -> Evidence:
+    what = f"of {planned:,} steps to come at step {since:,}, from which on {level}"
+    return Evidence("lr", what, 100 * share, 100 * limit, "%")
+
+
+def _came(trace: Trace, since: int) -> float | None:
+    """The fall of the loss after that step over what was due; None where no loss tells."""
+    if not trace.has("loss") or trace.facts.get("loss_kind") in NOT_FALLING:
+        return None
+    line = loss_curve(trace)
+    at = 0 if line is None else int(np.searchsorted(line.steps, since))
+    if line is None or not LEAST_ROWS <= at < line.steps.size:
+        return None
+    return came_since(line, at)
 
 
 def _stretch(steps: IntArray, rates: Floats, quantum: float, limits: Limits) -> _Stretch | None:
@@ -165,7 +192,7 @@ def _stretch(steps: IntArray, rates: Floats, quantum: float, limits: Limits) -> 
 
 def _peak(rates: Floats) -> float:
     """The rate that a tenth of the rows reach: a few rows above it are an accident, not a plan."""
-    held = float(np.quantile(rates, 1 - HELD, method="lower"))
+    held = float(np.quantile(rates, 1 - HELD, method="nearest"))
     return held if held > 0 else float(rates.max())
 
 
@@ -185,39 +212,13 @@ def _planned(trace: Trace, last: int) -> int:
     return int(planned) if known and planned is not None else last
 
 
-def _reasons(stretch: _Stretch, planned: int, limits: Limits) -> list[Evidence]:
-    """Why the stretch is no ordinary end of a run; empty if it is one."""
-    first, since = int(stretch.steps[0]), stretch.since
-    reasons = []
-    if stretch.share > limits.share and not _is_chosen(stretch, limits):
-        level = stretch.bound / stretch.peak * 100
-        what = f"{OF_STEPS} with a rate under {level:g} % of its peak"
-        reasons.append(Evidence("lr", what, stretch.share * 100, limits.share * 100, "%"))
-    early = since - first < limits.end * (planned - first)
-    if stretch.factor > limits.drop and early:
-        before = float(stretch.rates[stretch.first - 1])
-        what = f"the rate's fall in one row, at step {since}, as a share of what it was"
-        fallen = (before - float(stretch.rates[stretch.first])) / before * 100
-        reasons.append(Evidence("lr", what, fallen, (1 - 1 / limits.drop) * 100, "%"))
-    return reasons
-
-
 def _level(stretch: _Stretch, limits: Limits) -> str:
     """How low the rate is, and from which step on."""
-    low = f"below {limits.spent * 100:.2g} % of its peak from step {stretch.since}"
+    low = f"below {limits.spent * 100:.2g} % of its peak from step {stretch.since:,}"
     if stretch.zero_since is None:
         return low
-    none = f"0 from step {stretch.zero_since}"
+    none = f"0 from step {stretch.zero_since:,}"
     return none if stretch.zero_since == stretch.since else f"{low} on, and {none}"
-
-
-def _word(reason: Evidence) -> str:
-    """The gravest reason, as a part of the summary."""
-    if reason.channel == "total_steps":
-        return f"with {reason.observed:.3g} % of the planned steps to come"
-    if reason.what.startswith(OF_STEPS):
-        return f"{reason.observed:.3g} % {OF_STEPS}"
-    return f"after a fall by {reason.observed:.3g} % in one row"
 
 
 def _is_chosen(stretch: _Stretch, limits: Limits) -> bool:
@@ -282,7 +283,7 @@ def _run(spent_from: int, rows: int = 400) -> Trace:
 RULE = rule.Rule(
     name="learning-rate-spent",
     needs=("lr",),
-    uses=("total_steps",),
+    uses=("total_steps", "loss", "loss_kind", "grad_norm", *FILTERED_BY),
     explains=("early-plateau",),
     mechanism=True,
     check=check,

@@ -4,9 +4,10 @@
 Skipped updates, from rows that say so and from the halvings of the scale between two rows. Once the
 scaler has found its scale: 5 skipped updates within 25 while the scale falls by 4 halvings, 10
 within 100 at any scale, or a scale below 128 that is 8 halvings below one that it held. Critical
-where the run stands still, which means that no update follows the skipped ones up to the end, at a
-scale of 1.2e-4 and below, and where the scaler ended the run at its least scale. A log of nothing
-but skipped updates is a note while it may be a search.
+where no update follows 10 skipped ones up to the end, at a scale of 1.2e-4 and below, and where the
+scaler ended the run at its least scale. A log of nothing but skipped updates is a note while it may
+be a search, which is over after 44 of them. Skipped is what the scaler says of an update: a loss
+that is finite at the first of them and never after says that the weights moved all the same.
 ## Why it matters
 A scale halves where a scaled gradient is not finite, and that update is left out. A scaler whose
 gradients only grew finds a lower scale after one or two of them. Halving again and again means that
@@ -36,7 +37,7 @@ import numpy as np
 from optdoctor import rule
 from optdoctor.curves.scaler import NOTHING, TELLS_OF_UPDATES, Scaler, scaler
 from optdoctor.curves.skips import Stretch, crowded, falling, most_within
-from optdoctor.findings import Evidence, Finding, Severity
+from optdoctor.findings import Evidence, Finding, Severity, Treatment
 from optdoctor.knowledge.loss_scaling import READ_ON, remedies
 from optdoctor.synthetic import falling_loss, make_trace
 from optdoctor.trace import Trace
@@ -52,8 +53,18 @@ PASSAGE = 5
 SEARCH_SKIPS, SEARCH_SCALE = 8, 4.0
 """Skipped updates and logarithm of the scale from which a search has come too low to be one: above
 16 a gradient of a mean loss that overflows is larger than 4,000."""
+LONGEST = 44
+"""Skipped updates in a row after which no search is left: from 2 to the 32, the highest scale that
+trainings begin with, as many halvings lead to 2 to the -12, `least_scale`."""
 HARMLESS = 7.0
 """Logarithm of the scale, 128, above which a fall is that of gradients that grew."""
+HEEDED = Treatment(
+    title="Compare a weight before and after an update that the scaler skips: a fused step, or one"
+    " of your own, may not heed the scaler",
+    when="check",
+    safety="safe",
+    source="pytorch/pytorch#95781",
+)
 LATELY = 5
 """Rows before the first skipped update in which the gradient norm may have grown."""
 PACE = 0.02
@@ -103,16 +114,13 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
     since, until = int(scale.told[worst.stretch[0]]), int(scale.shown[worst.stretch[1]])
     if scale.trailing and worst.stretch[1] == scale.steps.size - 1:
         until = trace.steps[1]
-    row = _row_before(trace, scale, since)
     return [
         Finding(
             severity=_severity(scale, worst),
-            summary=_summary(scale, worst, (since, until), limits, row),
+            summary=_summary(trace, scale, worst, (since, until), limits),
             steps=(since, until),
             evidence=_evidence(scale, worst, since, limits),
-            treatments=(READ_ON,)
-            if worst.kind == "passage"
-            else remedies(since, trace.facts.get("compute_dtype"), _growth(trace, since), row),
+            treatments=_treatments(trace, scale, worst, since),
         )
     ]
 
@@ -133,7 +141,7 @@ def _found(scale: Scaler, limits: Limits) -> list[_Collapse]:
 
 
 def _severity(scale: Scaler, worst: _Collapse) -> Severity:
-    at_one = worst.kind == "search" and scale.last <= 0
+    at_one = worst.kind == "search" and (scale.last <= 0 or scale.trailing >= LONGEST)
     if worst.kind in ("ended", "still", "least") or at_one:
         return Severity.CRITICAL
     return Severity.NOTE if worst.kind in ("slow", "passage") else Severity.WARN
@@ -146,6 +154,7 @@ def _search(scale: Scaler, limits: Limits) -> _Collapse | None:
         return None
     lowest = float(np.nanmin(scale.scales[first:], initial=np.inf))
     too_low = scale.trailing >= SEARCH_SKIPS and lowest <= SEARCH_SCALE
+    too_low = too_low or scale.trailing >= LONGEST
     if not too_low and scale.made.size:
         return None
     return _Collapse("search" if too_low else "passage", (first, scale.steps.size - 1))
@@ -201,7 +210,8 @@ def _row_before(trace: Trace, scale: Scaler, step: int) -> int | None:
     return int(before[-1]) if before.size else None
 
 
-def _summary(scale: Scaler, one: _Collapse, steps: Stretch, limits: Limits, row: int | None) -> str:
+def _summary(trace: Trace, scale: Scaler, one: _Collapse, steps: Stretch, limits: Limits) -> str:
+    row = _row_before(trace, scale, steps[0])
     count = one.stretch[1] - one.stretch[0] + 1
     course = _course(scale, one.stretch)
     where = f"from step {steps[0]:,} to {steps[1]:,}"
@@ -216,9 +226,8 @@ def _summary(scale: Scaler, one: _Collapse, steps: Stretch, limits: Limits, row:
         since = int(scale.told[scale.told.size - scale.trailing])
         time = f"from step {since:,} to the end, {steps[1]:,}" if row is None else where
         return (
-            f"Loss scale: the run stands still, no update was made {time}: {scale.trailing:,}"
-            f" were skipped in a row (limit {limits.standstill})"
-            f"{course}."
+            f"Loss scale: the scaler skipped every update {time}: {scale.trailing:,} in a row"
+            f" (limit {limits.standstill}){course}{_moved(trace, scale)}."
         )
     if one.kind in ("fall", "share"):
         limit = (
@@ -227,7 +236,7 @@ def _summary(scale: Scaler, one: _Collapse, steps: Stretch, limits: Limits, row:
         return f"Loss scale: {count:,} updates skipped {where}{course} (limit {limit} updates)."
     if one.kind in ("search", "passage"):
         hope = "; a search for the first scale looks like this too, and the next updates tell"
-        hope = hope if one.kind == "passage" else " and no update was made since"
+        hope = hope if one.kind == "passage" else ", and none that was made follows"
         return f"Loss scale: all {count:,} updates {where} were skipped{course}{hope}."
     now = scale.last
     return (
@@ -235,6 +244,38 @@ def _summary(scale: Scaler, one: _Collapse, steps: Stretch, limits: Limits, row:
         f" until step {steps[0]:,}: {one.highest - now:.0f} halvings (limit {limits.depth:.0f}),"
         f" and {count:,} updates skipped."
     )
+
+
+def _went_on(trace: Trace, scale: Scaler) -> int:
+    """Losses after the first of the skipped updates up to the end, where it is the last with a
+    finite one: weights that stay as they are do not bring that about. 0 where not."""
+    loss = trace.series.get("loss")
+    since = int(scale.told[scale.told.size - scale.trailing])
+    if loss is None or since not in loss.steps or not scale.made.size:
+        return 0
+    after = np.isfinite(loss.values[loss.steps > since])
+    at = np.isfinite(loss.values[loss.steps == since])
+    return int(after.size) if at.all() and not after.any() else 0
+
+
+def _moved(trace: Trace, scale: Scaler) -> str:
+    """The end of the sentence where the weights moved in spite of the scaler."""
+    losses = _went_on(trace, scale)
+    if not losses:
+        return ""
+    return (
+        f"; yet the loss is finite at the first of them and at none of the {losses:,} after it:"
+        " the weights moved all the same, or every later batch is bad"
+    )
+
+
+def _treatments(trace: Trace, scale: Scaler, one: _Collapse, since: int) -> tuple[Treatment, ...]:
+    if one.kind == "passage":
+        return (READ_ON,)
+    row = _row_before(trace, scale, since)
+    usual = remedies(since, trace.facts.get("compute_dtype"), _growth(trace, since), row)
+    heeds = one.kind == "still" and _went_on(trace, scale)
+    return (HEEDED, *usual) if heeds else usual
 
 
 def _evidence(scale: Scaler, one: _Collapse, since: int, limits: Limits) -> tuple[Evidence, ...]:

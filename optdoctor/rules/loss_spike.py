@@ -7,8 +7,9 @@ and jumps that take long to come back are looked for on a logarithmic scale, to 
 first losses are added; for lasting ones running medians of 5 and 15 rows stand for the loss. Where
 the gradient norm stands out at the same place, less is asked of the loss. Several spikes are one
 finding. In 8 to 23 rows only a row more than twice as high as its neighbours counts.
-It is an alarm where the loss is up for several rows, or where a single row more than doubles. Rows
-of high ones that batches of two kinds make by chance are none.
+It is an alarm where a single row more than doubles, or where several rows are up by as much
+together, their number times the height in logarithms. Rows of high ones that batches of two kinds
+make by chance are none.
 ## Why it matters
 An update moved the weights to a worse place, or a batch was unlike the others. The run spent the
 rows of the spike on winning back what it had; at a higher rate or in lower precision the next one
@@ -17,18 +18,21 @@ may not come back.
 Nothing in this run, while it comes back. Evaluate the batches at the spike again with weights from
 before it: high again means the data. If spikes come again, go back about 100 steps and leave out
 the batches around it, as was done for PaLM; a faster second moment (a lower beta2) and a clip
-bound what one gradient does. Record the gradient norm and the batch index: with them `bad-batch`
+bound what one gradient does. A loss that falls back slowly, from half the height to a third in more
+than four times the rows above half, is learnt anew: say whether data, objective or model were
+changed there on purpose. Record the gradient norm and the batch index: with them `bad-batch`
 and `gradient-outlier` tell the causes apart.
 ## When it is fine
 A hard example in a small batch: a single row below a doubling is a note at most, and so are single
 rows that come in more than 3 % of all (and more than 3 times). Harder data from a step on: a rise
 below 30 % that fades over so much of the run that its height (in logarithms) is below 5.5 times
-that share is a note. A loss that rises over the first rows before it falls. The loss that
-jumps where the learning rate restarts. A reward, an adversarial or a diffusion loss, which the rule
-does not judge; nor a loss of which a log shows sums or a running mean.
+that share is a note, and so is a jump within the first eight rows, where what is usual is not
+known yet. A loss that rises over the first rows before it falls. The loss that jumps where the
+learning rate restarts. A reward, an adversarial or a diffusion loss, which the rule does not judge;
+nor a loss of which a log shows sums or a running mean.
 ## Told apart from
 `upward-drift` and `divergence`: the loss stays up. Here it comes back to within a third of the
-height.
+height, and a jump after which the loss ends far above its best level is left to `divergence`.
 `staircase-oscillation`: jumps at even distances; this rule leaves them out.
 `bad-batch`: loss and gradient norm rise at once, in single batches.
 `nan-pulse`: spikes beside losses that are not finite are left to it.
@@ -42,15 +46,18 @@ import numpy as np
 
 from optdoctor import rule
 from optdoctor.curves.deviations import highest, norm_level, resolution, scores
+from optdoctor.curves.gradient_norm import READ_FOR_IT, gradient_norm
 from optdoctor.curves.level import Curve, Floats, curve
 from optdoctor.curves.masked import FILTERED_BY, unmasked, witness
 from optdoctor.curves.peaks import BACK, SIDE, Spike
+from optdoctor.curves.rise import USUAL, around, gravest, is_certain
 from optdoctor.curves.spikes import LOSSES, MEANS, SMOOTHED, beside_nan, spikes_of
 from optdoctor.curves.towers import towers
 from optdoctor.curves.waves import DOWN, wave_of
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
 from optdoctor.knowledge.losses import NEVER_FALLING, RUNNING_MEAN, SUM, called
 from optdoctor.knowledge.remedies import batches
+from optdoctor.knowledge.saved_batches import saved_batches
 from optdoctor.store import Series
 from optdoctor.synthetic import falling_loss, make_trace
 from optdoctor.trace import Trace
@@ -80,6 +87,13 @@ SLIGHT = 0.262
 """Height in logarithms, 30 %, of the highest that counts as such."""
 FADING, FADING_SMOOTHED = 2, 21
 """Rows from half the height to the return, from which it comes back slowly."""
+ANEW = 4.0
+"""Rows from half the height to the return, over those above half, beyond which what was lost is
+learnt anew. A loss that falls by the same share of its height each row takes 0.74 times as many;
+spikes of small sick trainings took up to 3.1, harder data and a new layer 9 and more."""
+BEGINNING = 8
+"""Rows at the start of all but short curves within which a jump is a note: what is usual is not
+known yet."""
 OFTEN, OFTEN_SHARE = 3, 0.03
 """Most single rows, and the share of all rows, that are spikes and not a kind of batches."""
 LISTED = 5
@@ -99,9 +113,10 @@ class Limits(rule.Limits):
     With it 6 of 17,220 logs of made-up healthy runs of 41 families alarm, and none of 1,911 logs of
     healthy small trainings."""
     blip: float = 0.69
-    """Largest jump of a single row, in logarithms, that is no alarm: a doubling."""
+    """Largest jump of a single row, in logarithms, that is no alarm, or of several rows together: a
+    doubling."""
     mean_blip: float = 0.182
-    """The same of a row that is the mean of many batches: 20 %."""
+    """The same of rows that are means of many batches: 20 %."""
 
 
 class _Line(NamedTuple):
@@ -153,8 +168,8 @@ def _line(trace: Trace, channel: str, limits: Limits) -> _Line | None:
     else:
         smoothed = shape.leeway > 1.3 * (1 + 6 / len(shape.blocks))
         company = None
-        if channel == "loss" and trace.has("grad_norm"):
-            norms, company = _company(trace.series["grad_norm"], shape)
+        if channel == "loss" and (norm := gradient_norm(trace)):
+            norms, company = _company(trace.series[norm], shape)
         spikes = spikes_of(
             shape.level,
             MEANS if averaged else SMOOTHED if smoothed else LOSSES,
@@ -171,6 +186,8 @@ def _line(trace: Trace, channel: str, limits: Limits) -> _Line | None:
     spikes = [spike for spike in spikes if not beside_nan(series, shape.steps, spike)]
     spikes = [spike for spike in spikes if not _rate_rose(trace, shape, spike)]
     spikes = _before_the_end(shape, spikes)
+    if channel == "loss":
+        spikes = _no_divergences(trace, shape, spikes)
     name = "evaluation loss" if channel != "loss" else "loss"
     return _Line(
         channel, name, shape, _aperiodic(shape, spikes), averaged, smoothed and not averaged, norms
@@ -221,6 +238,22 @@ def _before_the_end(shape: Curve, spikes: list[Spike]) -> list[Spike]:
     ]
 
 
+def _no_divergences(trace: Trace, shape: Curve, spikes: list[Spike]) -> list[Spike]:
+    """Those that are not the jump that left the loss far above its best level: `divergence`'s."""
+    rise = gravest(shape, USUAL) if any(spike.lasting for spike in spikes) else None
+    if rise is None or not (rise.diverges and is_certain(rise, USUAL)) or rise.learns:
+        return spikes
+    if trace.facts.get("loss_kind", "falling") != "falling" or not shape.soft:
+        return spikes  # that rule does not judge it
+    low, high = around(shape, rise)
+
+    def stays(spike: Spike) -> bool:
+        first, last = shape.steps[[spike.first, spike.last]]
+        return spike.lasting and bool(low <= last and first <= high)
+
+    return [spike for spike in spikes if not stays(spike)]
+
+
 def _aperiodic(shape: Curve, spikes: list[Spike]) -> list[Spike]:
     """Those that are no part of a wave: at another place of its period, or far above it."""
     wave = wave_of(shape) if spikes and shape.level.size >= WAVY else None
@@ -252,13 +285,20 @@ def _span(line: _Line, spike: Spike) -> tuple[int, int]:
 
 
 def _alarms(line: _Line, spike: Spike, limits: Limits) -> bool:
+    if spike.first < BEGINNING and not line.short:
+        return False
     solved = _usual(line, spike) < line.curve.soft  # hard examples alone make such a loss
     if spike.lasting:
         if not solved:
-            return not _is_slow(line, spike)
+            return not _is_slow(line, spike) and _cost(spike) > _blip(line, limits)
     elif _is_usual(line):
         return False
     return round(spike.height, 3) > _blip(line, limits)
+
+
+def _cost(spike: Spike) -> float:
+    """What its rows are up by together, in logarithms."""
+    return round((spike.rows if spike.lasting else 1) * spike.height, 3)
 
 
 def _is_slow(line: _Line, spike: Spike) -> bool:
@@ -267,6 +307,11 @@ def _is_slow(line: _Line, spike: Spike) -> bool:
     fading = FADING_SMOOTHED if line.smoothed else FADING
     is_fading = spike.back - spike.last >= fading
     return is_fading and spike.height <= SLIGHT and spike.height < SLOW * share
+
+
+def _anew(spike: Spike) -> float:
+    """Rows from half its height to its return, over those above half; 0 of a single row."""
+    return (spike.back - spike.last) / spike.rows if spike.lasting else 0.0
 
 
 def _is_usual(line: _Line) -> bool:
@@ -293,7 +338,7 @@ def _finding(trace: Trace, line: _Line, limits: Limits) -> Finding:
         summary=_summary(line, worst, limits),
         steps=(spans[0][0], max(end for _, end in spans)),
         evidence=tuple(_evidence(trace, line, worst, limits)),
-        treatments=_treatments(trace, line, worst),
+        treatments=(*_saved(trace, line, worst), *_treatments(trace, line, worst)),
     )
 
 
@@ -309,7 +354,8 @@ def _summary(line: _Line, worst: Spike, limits: Limits) -> str:
         often = f"{len(line.spikes)} times since step {since}, most "
     end = f", and is back by step {back}"
     if worst.rows > 1:
-        end = f"; it is high for {worst.rows} rows and back by step {back}"
+        slowly = "falls back slowly, by" if _anew(worst) > ANEW else "back by"
+        end = f"; it is high for {worst.rows} rows and {slowly} step {back}"
     doubt = ""
     if worst.lasting and _is_slow(line, worst):
         doubt = ", so slowly that the data may have become harder"
@@ -347,9 +393,11 @@ def _evidence(trace: Trace, line: _Line, worst: Spike, limits: Limits) -> list[E
             "1",
         )
     ]
-    if not worst.lasting and not line.short:
+    if not line.short:
         what = "the same height against the limit from which a single high row is an alarm"
-        told.append(Evidence(line.channel, what, worst.height, _blip(line, limits), "1"))
+        if worst.lasting:
+            what = f"the same height times its {worst.rows} rows, against that of a single one"
+        told.append(Evidence(line.channel, what, _cost(worst), _blip(line, limits), "1"))
     how = f" of its {worst.rows} rows, by running medians," if worst.lasting else ""
     what = (
         f"height{how} in standard deviations of the noise around it; the limit is what noise and"
@@ -364,6 +412,10 @@ def _evidence(trace: Trace, line: _Line, worst: Spike, limits: Limits) -> list[E
             " a slight rise is a note, as of harder data"
         )
         told.append(Evidence(line.channel, what, steepness, SLOW, "1"))
+    elif _anew(worst) > ANEW:
+        what = "rows from half the height to the return, over those above half; beyond the limit it"
+        what += " is learnt anew"
+        told.append(Evidence(line.channel, what, _anew(worst), ANEW, "times"))
     elif not worst.lasting and _is_usual(line):
         what = "single rows that stand out; beyond the limit they are a note, as of a kind of data"
         singles = sum(not spike.lasting for spike in line.spikes)
@@ -378,7 +430,8 @@ def _evidence(trace: Trace, line: _Line, worst: Spike, limits: Limits) -> list[E
         told.append(Evidence(line.channel, what, len(steps), 0, "spikes"))
     if line.norms is not None:
         what = "highest gradient norm at most 2 rows from the spike, above its trend"
-        told.append(Evidence("grad_norm", what, worst.company, 6.0, "standard deviations"))
+        channel = gradient_norm(trace)
+        told.append(Evidence(channel, what, worst.company, 6.0, "standard deviations"))
     first, last = _span(line, worst)
     for event in trace.events:
         if event.kind == "resume" and first - 2 <= event.step <= last:
@@ -390,8 +443,19 @@ def _evidence(trace: Trace, line: _Line, worst: Spike, limits: Limits) -> list[E
 
 def _left(line: _Line, spike: Spike) -> float:
     """Share of the height that is left where the curve counts as back."""
-    level = float(line.curve.level[spike.back])
-    return min(max((level - spike.before) / spike.height, 0.0), 1.0)
+    widths = (2, 7) if spike.lasting else (0,)  # of running medians, on each side
+    level = line.curve.level
+    near = [level[max(spike.back - width, 0) : spike.back + width + 1] for width in widths]
+    back = min(float(np.median(rows)) for rows in near)
+    return min(max((back - spike.before) / spike.height, 0.0), 1.0)
+
+
+def _saved(trace: Trace, line: _Line, spike: Spike) -> tuple[Treatment, ...]:
+    """Batches of its rows; those of an evaluation are none of the training's."""
+    if line.channel != "loss":
+        return ()
+    first, last = (int(line.curve.steps[row]) for row in (spike.first, spike.last))
+    return saved_batches(trace, range(first, last + 1))
 
 
 def _treatments(trace: Trace, line: _Line, worst: Spike) -> tuple[Treatment, ...]:
@@ -405,8 +469,12 @@ def _treatments(trace: Trace, line: _Line, worst: Spike) -> tuple[Treatment, ...
             source="a broken batch stays broken, a bad step of the weights does not",
         )
     ]
-    wanted = {"grad_norm": "the gradient norm", "batch_index": "the batch index", "lr": "the rate"}
-    missing = [word for name, word in wanted.items() if not trace.has(name)]
+    has = {
+        "the gradient norm": bool(gradient_norm(trace)),
+        "the batch index": trace.has("batch_index"),
+        "the rate": trace.has("lr"),
+    }
+    missing = [word for word, is_there in has.items() if not is_there]
     if missing:
         told.append(
             Treatment(
@@ -417,6 +485,16 @@ def _treatments(trace: Trace, line: _Line, worst: Spike) -> tuple[Treatment, ...
                 " update",
             )
         )
+    if _anew(worst) > ANEW:
+        changed = Treatment(
+            title=f"If data, objective or model were changed at step {first} on purpose, go on: the"
+            " new is being learnt. If not, find what changed there",
+            when="check",
+            safety="safe",
+            source="one bad batch, or one bad update, leaves less to be learnt anew: the loss is"
+            " back soon after it has fallen by half",
+        )
+        return changed, *told
     if not line.averaged or line.channel == "eval_loss":
         told.append(
             Treatment(
@@ -460,7 +538,7 @@ RULE = rule.Rule(
     name="loss-spike",
     needs=("loss|eval_loss",),
     uses=(
-        "grad_norm",
+        *READ_FOR_IT,
         "batch_index",
         "lr",
         "beta2",

@@ -23,7 +23,8 @@ A loss of exactly 0 beside a finite gradient norm is a true zero (some reinforce
 log it) and is not counted, nor is a loss of 0 that the doctor saw itself, nor one that falls to 0
 by and by, as a hinge loss does. A gradient scaler skips
 steps with infinite gradients while it searches for its scale: the loss stays finite there, and this
-rule stays silent; a loss that is not, in updates that were skipped so, is a note.
+rule stays silent; a loss that is not, in updates that were skipped so, is a note, and so are a few
+after which every weight was measured and is finite.
 ## Told apart from
 `second-moment-underflow`: the second moment is zero before the loss breaks.
 `epsilon-below-precision`: decided before step 1 from dtype and epsilon.
@@ -53,7 +54,8 @@ from optdoctor.curves.scaler import TELLS_OF_UPDATES, scaler
 from optdoctor.findings import Evidence, Finding, Severity, Treatment
 from optdoctor.knowledge.losses import NEVER_FALLING, RUNNING_MEAN
 from optdoctor.knowledge.remedies import batches, go_back
-from optdoctor.store import Series
+from optdoctor.knowledge.saved_batches import saved_batches
+from optdoctor.store import IntArray, Series
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace
 from optdoctor.trace import Trace
 
@@ -205,7 +207,8 @@ def _of_training(
     if masked.any():
         evidence += _masked(trace, masked, limits)
     severity = Severity.CRITICAL if permanent else Severity.WARN
-    severity = Severity.NOTE if course == SEARCHED else severity
+    harmless = course == SEARCHED or (course == ISOLATED and bool(whole))
+    severity = Severity.NOTE if harmless else severity
     return [
         Finding(
             severity=severity,
@@ -215,9 +218,22 @@ def _of_training(
             ),
             steps=(first, last),
             evidence=tuple(evidence),
-            treatments=_treatments(first, course, trace, bool(broken), bool(whole)),
+            treatments=(
+                *saved_batches(trace, _first_ones(trace, loss, first)),
+                *_treatments(first, course, trace, bool(broken), bool(whole)),
+            ),
         )
     ]
+
+
+def _first_ones(trace: Trace, loss: Series, first: int) -> IntArray:
+    """Steps from `first` on whose loss is the first of several that are not finite, up to the
+    update that broke the weights: later losses are not those of their batches."""
+    bad = loss.bad > 0
+    begins = bad & ~np.concatenate(([False], bad[:-1]))
+    steps = loss.first_bad[begins & (loss.steps >= first)]
+    last = -1 if trace.facts.get("weights_nonfinite") else _first_broken_update(trace)
+    return steps if last is None else steps[steps <= last]
 
 
 def _word(loss: Series) -> str:

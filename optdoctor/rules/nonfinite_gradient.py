@@ -38,6 +38,7 @@ from optdoctor.curves.masked import FILTERED_BY, may_hide_nan, unmasked, witness
 from optdoctor.curves.rows import row_before
 from optdoctor.findings import Evidence, Finding, Severity, Treatment
 from optdoctor.knowledge.remedies import batches, go_back
+from optdoctor.knowledge.saved_batches import saved_batches
 from optdoctor.store import Series
 from optdoctor.synthetic import falling_loss, gradient_norms, make_trace, small_gpt
 from optdoctor.trace import Trace
@@ -111,7 +112,10 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
             steps=(seen.first, last),
             tensors=seen.tensors,
             evidence=evidence,
-            treatments=_treatments(trace, seen.first, before, lost, loss, bool(weights)),
+            treatments=(
+                *(() if weights else saved_batches(trace, [seen.first])),
+                *_treatments(trace, seen.first, before, lost, loss, bool(weights)),
+            ),
         )
     ]
 

@@ -156,7 +156,7 @@ def _run(dtype: str, share: float) -> Trace:
     saturated = np.zeros((20, len(tensors)))
     saturated[5:, 2:4] = share
     return make_trace(
-        loss=falling_loss(), moment2_saturated=saturated, state_dtype=dtype, tensors=tensors
+        loss=falling_loss(50), moment2_saturated=saturated, state_dtype=dtype, tensors=tensors
     )
 
 

@@ -1,8 +1,10 @@
 """Adam's second moment is zero where the first moment is not.
 
 ## What it finds
-The share of all entries with second moment = 0 and first moment != 0; fires where it exceeds
-`share` in more than `passing` samples in a row, or in the sample in which the run breaks. Critical
+Entries whose mean of squared gradients (the second moment) is exactly 0 although their mean of
+gradients (the first) is not: the number format of the optimizer's state cannot hold so small a
+square. It is told where they are more than `share` of all entries in more than `passing` sampled
+updates in a row, or in the one in which the run breaks. Critical
 once the loss or an update is not finite, a warning before. How bad it can get follows from dtype,
 beta2 and epsilon: the largest gradient whose square still rounds to 0 in the state, over the
 epsilon that the update's dtype keeps, is how many learning rates an entry can move in one step.
@@ -219,7 +221,7 @@ def _run(dtype: str, zero: float) -> Trace:
     share = np.zeros((20, len(tensors)), np.float32)
     share[5:, 2:4] = zero
     return make_trace(
-        loss=falling_loss(),
+        loss=falling_loss(50),
         moment2_zero=share,
         state_dtype=dtype,
         math_dtype="float32",
@@ -234,7 +236,7 @@ RULE = rule.Rule(
     name="second-moment-underflow",
     needs=("moment2_zero", "state_dtype", "eps", "beta2"),
     uses=("math_dtype", "loss", "update_nonfinite", "moment2_form"),
-    explains=("nan-pulse", "nonfinite-gradient", "divergence", "loss-spike"),
+    explains=("nonfinite-state", "nan-pulse", "nonfinite-gradient", "divergence", "loss-spike"),
     mechanism=True,
     spares=("sgd",),
     check=check,

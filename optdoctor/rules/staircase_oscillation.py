@@ -13,7 +13,8 @@ Something comes back: the same batches in the same order, a few broken batches, 
 disturbs the training. The model learns them anew each time, and what lies between is forgotten.
 ## What to do
 Compare the period with the length of the epoch and with the distance of evaluations and
-checkpoints. Shuffle the training data anew in each epoch. Look at the batches at the jumps. Where
+checkpoints, and of copies to a target network, at each of which the loss jumps. Shuffle the
+training data anew in each epoch. Look at the batches at the jumps. Where
 the gradient norm is an outlier at the jumps, clipping at 1.5 times its running mean bounds their
 step; for data in a fixed order that is not proposed: there each jump is a part of the data that
 has to be learned. A larger clip norm is not proposed: a clip has no period of its own.
@@ -23,8 +24,9 @@ follows a learning rate that restarts or steps with the same period. Cycles of 2
 large learning rate do no harm. Batches that come back in one mixed order each have a level of their
 own, so the loss repeats row for row while neighbours have nothing in common: that is a note. So is
 a wave as long as the epoch, half of it or two or three of them, where the log tells how long that
-is: it is the order of the data, as in a text that is read from front to back in each epoch. Where
-the epoch fits none of these, the order of the data is not proposed.
+is: it is the order of the data, as in a text that is read from front to back in each epoch, unless
+the last half is no better than a guess among a known number of classes. Where the epoch fits none
+of these, the order of the data is not proposed.
 ## Told apart from
 `bad-batch`: the single batches that make such jumps, by loss and gradient norm at once.
 `loss-spike`: single jumps, or several without a period. `upward-drift`: what stays up.
@@ -36,6 +38,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optdoctor import rule
+from optdoctor.curves.chance import never_better
 from optdoctor.curves.companions import (
     RATE_SPIKE,
     SAME,
@@ -55,7 +58,7 @@ from optdoctor.curves.wave import Least, Wave, most_spread
 from optdoctor.curves.wave_levels import bottom_and_top
 from optdoctor.curves.waves import DOWN, wave_of
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
-from optdoctor.knowledge.losses import RUNNING_MEAN, SUM, called
+from optdoctor.knowledge.losses import RESCALED, RUNNING_MEAN, SUM, called
 from optdoctor.knowledge.staircases import (
     CLIP,
     COMPARE,
@@ -133,10 +136,13 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
     of_epoch = "the order of the data" if of_order else "not the order of the data"
     length = f"an epoch has {epoch[1]:,.4g} steps: {of_epoch}" if epoch else ""
     length = length if of_order or is_other else ""
+    helpless = _never_better(trace, shape) if of_order and not mixed else []
+    for found in helpless:
+        length += f", and the loss of the last half, {found.observed:.4g}, is no better than chance"
     summary = _summary(shape, wave, limits, apart, length, mixed=mixed)
     return [
         Finding(
-            severity=Severity.NOTE if of_order or mixed else Severity.WARN,
+            severity=Severity.NOTE if (of_order and not helpless) or mixed else Severity.WARN,
             summary=summary,
             steps=(int(steps[0]), int(min(steps[-1] + wave.period * apart, shape.steps[-1]))),
             period=round(wave.period * apart),
@@ -148,6 +154,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
                     [Evidence("loss", ALIKE, wave.smoothness, limits.smoothness, "standard errors")]
                     * mixed
                 ),
+                *helpless,
                 *_company(trace, steps, apart, wave.period * apart, rate, leaps),
             ),
             treatments=_treatments(
@@ -155,6 +162,18 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
             ),
         )
     ]
+
+
+def _never_better(trace: Trace, shape: Curve) -> list[Evidence]:
+    """That nothing is learnt in this order of the data, where the number of classes is known."""
+    facts = trace.facts
+    unit = str(facts.get("loss_base") or "nats")
+    comparable = facts.get("loss_form") not in RESCALED and unit in ("nats", "bits")
+    found = never_better(shape, facts.get("num_classes"), unit) if comparable else None
+    if found is None:
+        return []
+    what = "median loss of the last half; the limit is that of a guess among the classes"
+    return [Evidence("num_classes", what, found[0], found[1], "1")]
 
 
 def _summary(
@@ -300,7 +319,7 @@ def _treatments(
         return (*first, COMPARE_REST) if is_other else (*first, SHUFFLE, COMPARE, OTHER_ORDER)
     if is_other:
         return batches, COMPARE_REST, OTHER_ORDER
-    return SHUFFLE, batches, COMPARE, OTHER_ORDER
+    return COMPARE, SHUFFLE, batches, OTHER_ORDER
 
 
 def _sick() -> Trace:
@@ -320,8 +339,10 @@ RULE = rule.Rule(
         "grad_norm_used",
         "max_grad_norm",
         "eval_loss",
+        "loss_base",
         "loss_kind",
         "loss_form",
+        "num_classes",
         *FILTERED_BY,
     ),
     onset="estimated",

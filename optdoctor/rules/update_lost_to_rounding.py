@@ -275,7 +275,7 @@ def _run(share: float, rate: float) -> Trace:
     }
     return make_trace(
         samples,
-        loss=falling_loss(),
+        loss=falling_loss(40),
         param_dtype="bfloat16",
         optimizer_family="adam",
         eps=1e-8,

@@ -1,9 +1,10 @@
 """The training loss creeps up from its best level and stays there.
 
 ## What it finds
-The level of the training loss, as medians of 40 blocks of the logarithm of the loss plus 5 % of the
-first losses, ends more than 0.04 above its best, and by more than its own noise allows: less is
-asked of a rise whose slope is steady, and more in fewer than 30 rows. In fewer than 20 only a rise
+A training loss that ends more than 4 % above its best level (0.04 in the logarithm of the loss plus
+5 % of the first losses), and by more than its own noise allows. The run is cut into 40 blocks of
+equal length, and the level of a block is its median. A smaller rise is enough where its slope is
+steady; fewer than 30 rows need a larger one. In fewer than 20 only a rise
 above 0.3 is seen: as three rows at the end that all lie above the lowest three in a row before, or
 as six rows or more in unbroken rise to the end. More than 0.35 of the highest rise must still be
 left at the end, unless it is above 0.3 and ten standard errors, and more than a trifle of the
@@ -11,8 +12,10 @@ progress must be lost. The evidence says how much, where the largest jump lies, 
 the gradient norm, the evaluation loss and the norm of the weights did meanwhile.
 It is critical where a rise above 0.3 of ten standard errors, or in so few rows, still stands; where
 the whole progress is lost by a rise above 0.3 or of ten standard errors, or most of it while the
-evaluation loss rises too. Else it is a warning, since the curve alone cannot tell a damaged model
-from harder data, and so is a rise that the rate may explain.
+evaluation loss rises too; and only where more than its height speaks of damage: one jump, a
+gradient norm that trebles, a loss scale that collapses, an evaluation loss that rises, or an end a
+hundred times above the start. Else it is a warning, since the curve alone cannot tell a damaged
+model from harder data or a target that moves, and so is a rise that the rate may explain.
 ## Why it matters
 The updates since the best step made the model worse, or the data or the objective have changed.
 Each further step at this setting costs compute and buys nothing.
@@ -27,10 +30,11 @@ A rate that rises again, as in a warm restart or a cycle: the loss is compared w
 equal rate before. A rate that still warms up, by plan or in a straight line: the rule waits, unless
 the rise is above 0.3. A search for a rate, which grows by a constant factor over four decades or
 more, is not judged. A loss near zero: the rise is measured against the progress made. Harder data
-or a harder objective on purpose: where the evaluation loss clearly falls meanwhile, the finding is
-a note. So is a small jump at a resume, after which the stretch that follows is judged by itself.
-Losses below 0, rewards, adversarial losses and diffusion are not judged: nobody knows whether a
-rise is bad.
+or a harder objective on purpose, and a target that moves, as in a game or with a target network:
+where the evaluation loss clearly falls or a metric clearly gets better meanwhile, the finding is a
+note, and `facts={"loss_kind": "unknown"}` says that the rise is meant. So is a small jump at a
+resume, after which the stretch that follows is judged by itself. Losses below 0, rewards,
+adversarial losses and diffusion are not judged: nobody knows whether a rise is bad.
 ## Told apart from
 `divergence`: it is above 0.3 and comes in a fifth of the run or less, or above 0.15 in one jump, or
 above 1, nearly three times, however slowly; a loss has the one or the other.
@@ -107,10 +111,10 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
         sure = about.rise.is_large or about.rise.errors > limits.large_errors
         all_lost = about.ends_above_start and about.made_progress and sure
         lost = all_lost or wasted or (large and not excused)
-        severity = Severity.CRITICAL if lost else Severity.WARN
+        severity = Severity.CRITICAL if lost and about.is_damaged else Severity.WARN
         if about.is_softened or about.joint is not None or about.rise.learns:
             severity = Severity.NOTE
-        told.append(finding(about, "Drift", severity, limits.most if wasted else limits.lost))
+        told.append(finding(about, RULE.name, severity, limits.most if wasted else limits.lost))
     return told
 
 

@@ -4,17 +4,18 @@ import sys
 import tempfile
 import textwrap
 from pathlib import Path
+from shlex import quote
 
-from optdoctor.channels import Axis, channel
 from optdoctor.findings import Diagnosis, Notice, Severity, Verdict
 from optdoctor.report import text
+from optdoctor.report.wording import listed
 from optdoctor.rule import SYMPTOMS
 from optdoctor.sinks import Place, Sink, report_page
 from optdoctor.trace import Trace
 
 WIDTH, INDENT = 80, " " * 11
-UNSEEN = 0.1
-"""Part of a run, at its end, without a sample of its tensors that is worth telling."""
+NAMED = 3
+"""Notes of a run without illness that are named."""
 
 
 class Console(Sink):
@@ -39,13 +40,14 @@ class Console(Sink):
                 say(_line(notice))
 
     def close(self, diagnosis: Diagnosis, trace: Trace, cost: str) -> None:
-        """Prints the report of a sick run, one line of any other."""
+        """Prints the report of a sick run, a few lines of any other."""
+        folder = self._out if self._out and self._out.is_dir() and _lasts(self._out) else None
         if diagnosis.verdict is Verdict.SICK:
-            page = report_page.written(self._out) if self._out and _lasts(self._out) else None
+            page = report_page.written(folder) if folder else None
             say(text.render(diagnosis, trace, cost=cost, page=_shown(page) if page else None))
         else:
-            line = text.one_line(diagnosis, trace) + self._withdrawn(diagnosis)
-            say(_wrapped(line + _looked(trace)))
+            said = text.one_line(diagnosis, trace) + _notes(diagnosis, folder)
+            say(_wrapped(said + self._withdrawn(diagnosis)))
 
     def _withdrawn(self, diagnosis: Diagnosis) -> str:
         """What was told while training and is true no longer."""
@@ -53,20 +55,21 @@ class Console(Sink):
         return f" Told while training and found no longer: {', '.join(gone)}." if gone else ""
 
 
+def _notes(diagnosis: Diagnosis, folder: Path | None) -> str:
+    """Which notes were found, and where they are read."""
+    names = list(dict.fromkeys(finding.rule for finding in diagnosis.findings))
+    if not names:
+        return ""
+    command = f"optdoctor analyze {quote(_shown(folder))}" if folder else "doctor.diagnosis"
+    more = len(names) - NAMED
+    named = f"{', '.join(names[:NAMED])} and {more} more" if more > 0 else listed(names)
+    return f" {command} shows {'it' if len(diagnosis.findings) == 1 else 'them'}: {named}."
+
+
 def _shown(page: Path) -> str:
     """Its path from here, where it lies below."""
     here = Path.cwd()
     return str(page.relative_to(here) if page.is_relative_to(here) else page)
-
-
-def _looked(trace: Trace) -> str:
-    """Until when tensors were looked at, where a tenth of the run or more has passed since."""
-    sampled = [s for name, s in trace.series.items() if channel(name).axis is Axis.TENSOR]
-    last = max((int(series.steps[-1]) for series in sampled if series.steps.size), default=0)
-    first, end = trace.steps
-    if not last or end - last < (end - first + 1) * UNSEEN:
-        return ""
-    return f" Tensors were last looked at in step {last:,}."
 
 
 def _lasts(folder: Path) -> bool:
@@ -92,7 +95,10 @@ def _line(notice: Notice) -> str:
 
 
 def _wrapped(line: str) -> str:
-    return textwrap.fill(line, WIDTH, subsequent_indent=INDENT, break_on_hyphens=False)
+    """With its paths whole: they are there to be copied."""
+    return textwrap.fill(
+        line, WIDTH, subsequent_indent=INDENT, break_on_hyphens=False, break_long_words=False
+    )
 
 
 def say(message: str) -> None:

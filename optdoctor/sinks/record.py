@@ -216,7 +216,7 @@ def set_aside(folder: Path) -> None:
     """
     patterns = [RUN, "steps-*.arrows", "tensors-*.arrows"]
     if _is_record(folder):
-        patterns += [EVENTS, FINDINGS, "report.html", "tensorboard"]
+        patterns += [EVENTS, FINDINGS, "report.html", "tensorboard", "batches/step-*.pt"]
     _move_aside(folder, [path for pattern in patterns for path in folder.glob(pattern)])
 
 
@@ -251,4 +251,6 @@ def _move_aside(folder: Path, old: Sequence[Path]) -> None:
     aside = folder / f"earlier-{number}"
     aside.mkdir()
     for path in old:
-        path.rename(aside / path.name)
+        place = aside / path.relative_to(folder)
+        place.parent.mkdir(exist_ok=True)
+        path.rename(place)

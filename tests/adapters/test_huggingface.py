@@ -31,7 +31,7 @@ from transformers import (
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 import optdoctor
-from optdoctor.adapters.huggingface import OptDoctorCallback
+from optdoctor.adapters.huggingface import OptDoctorCallback, _classes
 from optdoctor.findings import Verdict
 from optdoctor.trace import Trace
 
@@ -443,6 +443,26 @@ def test_the_rate_is_the_one_that_the_update_used(clipped: Run) -> None:
 
 
 # (e) evaluation, (j) copies
+
+
+def test_peak_and_warm_up_are_those_of_the_scheduler(clipped: Run, folder: Path) -> None:
+    options = {"max_steps": 4, "warmup_steps": 3, "learning_rate": 2e-3}
+    facts = train(folder / "warmed", lr_scheduler_type="cosine", **options).trace.facts
+    assert (facts["peak_lr"], facts["warmup_steps"]) == (2e-3, 3)
+    assert clipped.trace.facts["warmup_steps"] == 0
+    constant = train(folder / "constant", lr_scheduler_type="constant", **options).trace.facts
+    assert (constant["peak_lr"], constant.get("warmup_steps")) == (2e-3, None)
+    assert (facts["schedule"], constant["schedule"]) == ("cosine", "constant")
+    assert facts["norm_placement"] == "pre"
+
+
+def test_only_a_language_model_chooses_among_its_vocabulary() -> None:
+    words = tiny()
+    assert _classes(words) == 256
+    words.resize_token_embeddings(264)
+    assert _classes(words) == 264
+    assert _classes(tiny(GPT2ForSequenceClassification)) is None
+    assert _classes(torch.nn.Linear(2, 2)) is None
 
 
 def test_an_evaluation_stands_at_the_update_it_followed(evaluated: Run) -> None:

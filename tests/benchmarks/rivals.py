@@ -247,7 +247,7 @@ def fisher(a: Share, b: Share) -> float:
 
 def _note_the_look(everything: Collection[Said], options: argparse.Namespace) -> None:
     """One line for this look at the families held apart."""
-    history = ROOT / "docs" / "validation-history.md"
+    history = ROOT / "docs" / "validation-of-curves-history.md"
     command = ["git", "describe", "--always", "--dirty"]
     commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     raw = [said for said in everything if said.truth == exam.HEALTHY and said.view == "raw"]

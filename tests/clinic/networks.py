@@ -8,12 +8,12 @@ BYTES = 128
 
 
 class Gpt(nn.Module):
-    """Two blocks of causal attention."""
+    """Blocks of causal attention."""
 
-    def __init__(self, context: int, width: int = 32, heads: int = 2) -> None:
+    def __init__(self, context: int, width: int = 32, heads: int = 2, blocks: int = 2) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(BYTES, width), nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(_Block(width, heads) for _ in range(2))
+        self.blocks = nn.ModuleList(_Block(width, heads) for _ in range(blocks))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, BYTES)
 
     def forward(self, words: Tensor) -> Tensor:
@@ -48,7 +48,8 @@ class Recurrent(nn.Module):
     def __init__(self, context: int, kind: str = "gru", width: int = 64) -> None:
         super().__init__()
         self.tokens = nn.Embedding(BYTES, 32)
-        self.cells = (nn.GRU if kind == "gru" else nn.LSTM)(32, width, batch_first=True)
+        made = {"gru": nn.GRU, "lstm": nn.LSTM, "rnn": nn.RNN}[kind]
+        self.cells = made(32, width, batch_first=True)
         self.head = nn.Linear(width, BYTES)
 
     def forward(self, words: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from functools import partial
 
 import torch
-from faults import (
+from spoils import (
     corrupt_file,
     entropy_by_hand,
     mislabelled,
@@ -100,6 +100,7 @@ SICK: tuple[Training, ...] = (
         steps=500,
         shape=PLATEAU,
         mechanism="the first eight rates are a hundred times too high: no unit answers any more",
+        causes=frozenset({"dead-units"}),
         cure={"schedule": lambda step, total: 0.01},
     ),
     Training(
@@ -123,6 +124,7 @@ SICK: tuple[Training, ...] = (
         steps=450,
         shape=DRIFT,
         mechanism="a warm-up without an end: the rate rises 700-fold",
+        causes=frozenset({"learning-rate-absurd"}),
         cure={"schedule": warm_cosine},
     ),
     Training(
@@ -165,7 +167,12 @@ SICK: tuple[Training, ...] = (
         shape=NAN,
         mechanism="second moments and epsilon round to 0 in float16",
         causes=frozenset(
-            {"second-moment-underflow", "epsilon-below-precision", "nonfinite-gradient"}
+            {
+                "second-moment-underflow",
+                "epsilon-below-precision",
+                "nonfinite-gradient",
+                "nonfinite-state",  # a link of the chain, once the updates are NaN
+            }
         ),
         cure={"dtype": torch.float32},
     ),

@@ -29,6 +29,31 @@ class Task:
     held_out: Batch
     loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
     """(output, targets) -> mean loss."""
+    backward: Callable[[Any, int], Tensor] | None = None
+    """(course, update from 0) -> the loss to log, with gradients in place: in place of the usual
+    way from batch to gradient, as for two networks."""
+    num_classes: int | None = None
+    """Of a classifier, or of a model that names tokens."""
+    evaluate: Callable[[nn.Module], float] | None = None
+    """What takes the place of the held-out loss where there is none; less is better."""
+    optimized_parts: tuple[str, ...] = ()
+    """Submodules that have an optimizer each; empty: one optimizer holds everything."""
+
+
+@torch.no_grad()
+def held_out_loss(task: Task) -> float:
+    """What the task's own measure says of its model as it is: less is better."""
+    was_training = task.model.training
+    task.model.eval()
+    if task.evaluate is not None:
+        measured = task.evaluate(task.model)
+    else:
+        inputs, target = task.held_out
+        if inputs.is_floating_point():
+            inputs = inputs.to(next(task.model.parameters()).dtype)
+        measured = float(task.loss(task.model(inputs).float(), target))
+    task.model.train(was_training)
+    return measured
 
 
 def text(
@@ -47,7 +72,7 @@ def text(
     torch.manual_seed(seed)
     corpus = _texts()
     train, other = corpus[:length], corpus[400_000:]
-    net = {"mlp": mlp_of_bytes, "gpt": Gpt, "gru": Recurrent, "lstm": Recurrent}[model]
+    net = mlp_of_bytes if model == "mlp" else Gpt if model == "gpt" else Recurrent
     options = {"kind": model} if net is Recurrent else {}
     every = model != "mlp"
 

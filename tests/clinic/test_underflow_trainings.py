@@ -37,6 +37,11 @@ HEALTHY: dict[str, dict[str, Any]] = {
     "5,000 rows, 256 used": {"vocabulary": 5_000},
     "loss x 1e-6": {"scale": 1e-6},
 }
+TRULY_FOUND = {
+    "bfloat16 weights": {"half-precision-state"},
+    "loss x 1e-6": {"epsilon-dominates"},  # it ends 11 % above its twin with the whole loss
+}
+"""What else ails these runs: none of it zeroes an entry."""
 pytestmark = pytest.mark.slow
 
 
@@ -129,7 +134,7 @@ def test_no_entry_is_zeroed_in_a_healthy_run(name):
     run = train(**HEALTHY[name])
     print(f"\n{name}: share {run.share:.4f}, loss {run.final_loss:.3f}")
     assert run.share == 0
-    assert run.diagnosis.findings == ()
+    assert {finding.rule for finding in run.diagnosis.findings} <= TRULY_FOUND.get(name, set())
     assert run.final_loss < 3.5
 
 

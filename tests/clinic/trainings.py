@@ -16,7 +16,7 @@ from tasks import Batch, Task
 from torch import Tensor, nn
 
 import optdoctor
-from optdoctor.findings import Diagnosis, Finding
+from optdoctor.findings import Diagnosis, Finding, Severity
 from optdoctor.live.doctor import Doctor
 from optdoctor.trace import Trace
 
@@ -150,14 +150,14 @@ def _cast(inputs: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def listen(doctor: Doctor, hear: Callable[[Finding], None]) -> None:
-    """Hears every finding when it appears: what a sink would be told."""
+    """Hears every finding above a note when it appears: notes wait for the report."""
     journal = doctor.runs[0].journal
     write = journal.notices
 
     def notices(several: Any) -> None:
         several = list(several)
         for notice in several:
-            if notice.what == "appeared":
+            if notice.what == "appeared" and notice.finding.severity is not Severity.NOTE:
                 hear(notice.finding)
         write(several)
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from faults import once
+from spoils import once
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, NAdam, Optimizer, RAdam, RMSprop, Rprop
 from trainings import Training, milestones, ramp, warm_cosine

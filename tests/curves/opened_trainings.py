@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from faults import once, shrinking
+from spoils import once, shrinking
 from torch import Tensor, nn
 from torch.optim import (
     ASGD,

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from faults import entropy_by_hand, mislabelled, once, shrinking, wrong_labels
 from healthy import mixup
+from spoils import entropy_by_hand, mislabelled, once, shrinking, wrong_labels
 from tasks import Task, digits, pixels, text, tumours, waves
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, RAdam, RMSprop

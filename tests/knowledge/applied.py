@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 LR, LAYER = 1e-3, "h.1"
-GROUP_KEYS = {"eps": "eps", "weight_decay": "weight_decay", "momentum": "momentum", "lr": "lr"}
+GROUP_KEYS = {"eps": "eps", "weight_decay": "weight_decay", "momentum": "momentum"}
+GROUP_KEYS |= {"lr": "lr", "peak_lr": "lr"}
 OLD = {"weight_decay": 0.2}
 """Values that the small trainings have before, where that of the library would not do."""
 
@@ -122,7 +123,7 @@ def check_schedule(scheduler: Any, optimizer: Any, knob: str, new: Any) -> None:
         optimizer.step()
         scheduler.step()
     if knob == "warmup_steps":
-        assert seen[0] < LR / 100 and seen[-2] < LR == seen[-1]  # noqa: PT018
+        assert seen[0] < LR / 100 and seen[-2] < seen[-1] == pytest.approx(LR)  # noqa: PT018
     elif new == "constant":
         assert set(seen) == {LR}
     else:
@@ -178,7 +179,7 @@ def apply_huggingface(knob: str, new: Any, code: str, folder: Path) -> None:
         assert args.get_warmup_steps(1000) == new
     elif knob in ARGUMENTS:
         assert getattr(args, ARGUMENTS[knob]) == new
-    elif knob == "lr":
+    elif knob in ("lr", "peak_lr"):
         assert set(_initial_rates(optimizer, model).values()) == {new}
     else:
         assert of_groups(optimizer, knob) == new

@@ -22,6 +22,7 @@ VALUES: dict[str, Any] = {
     "beta2": 0.95,
     "momentum": 0.8,
     "lr": 5e-4,
+    "peak_lr": 5e-4,
     "tensor_lr:": 5e-4,
     "max_grad_norm": 0.5,
     "total_steps": 4,

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from optdoctor.live.alarm import LEAST, MADS, WINDOW, LossAlarm
+from optdoctor.live.alarm import KEPT, LEAST, MADS, WINDOW, KeptAlarm, LossAlarm
 
 
 def heard(losses: list[float]) -> list[int]:
@@ -69,3 +69,10 @@ def test_an_ordinary_falling_loss_never_sounds_it() -> None:
 
 def test_losses_that_are_not_finite_do_not_enter_the_comparison() -> None:
     assert heard([*noise(20), math.nan, 2.0, 9.0]) == [20, 22]
+
+
+def test_gradients_that_are_kept_over_many_updates_sound_it_once_each_time() -> None:
+    alarm = KeptAlarm()
+    kept = [1.0] * (KEPT - 1) + [0.0] + [1.0] * (3 * KEPT) + [0.0] + [1.0] * KEPT
+    heard = [i for i, value in enumerate(kept) if alarm(value)]
+    assert heard == [2 * KEPT - 1, len(kept) - 1]

@@ -217,7 +217,7 @@ def test_the_diagnosis_of_several_is_that_of_the_worst() -> None:
     )
     doctor = quiet(model, [well, sick])
     assert doctor.runs[0].diagnosis.verdict is Verdict.UNKNOWN
-    assert doctor.diagnosis is doctor.runs[1].diagnosis
+    assert doctor.diagnosis == doctor.runs[1].diagnosis
     assert doctor.diagnosis.verdict is Verdict.SICK
 
 
@@ -411,12 +411,13 @@ def test_a_finding_of_a_branch_that_was_left_has_ended(tmp_path: Path) -> None:
         load = checkpointed(model, optimizer)
         doctor.log(loss=math.nan)
         optimizer.step()
-    assert found(doctor.diagnosis).keys() == {"nan-pulse"}
+    assert "nan-pulse" in found(doctor.diagnosis)
     model, optimizer = load()
     with quiet(model, optimizer, tmp_path) as doctor:
         train(model, optimizer, 3, doctor)
     assert found(doctor.diagnosis) == {}
-    assert told(tmp_path) == [(4, "appeared", "nan-pulse"), (3, "ended", "nan-pulse")]
+    of_nan = [line for line in told(tmp_path) if line[2] == "nan-pulse"]
+    assert of_nan == [(4, "appeared", "nan-pulse"), (3, "ended", "nan-pulse")]
 
 
 # Tensors that change in mid-run
@@ -647,16 +648,19 @@ def test_an_epsilon_of_zero_is_told_before_the_first_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = net(torch.float16)
-    doctor = quiet(model, adamw(model, foreach=False), tmp_path, sinks=("console",))
+    optimizer = adamw(model, foreach=False)
+    doctor = quiet(model, optimizer, tmp_path, sinks=("console",))
     assert found(doctor.diagnosis) == {EPSILON: Severity.CRITICAL}
-    assert told(tmp_path) == [(0, "appeared", EPSILON)]
+    assert told(tmp_path) == []  # until the first update it may be put right
+    train(model, optimizer, 1, doctor)
+    assert told(tmp_path)[0] == (0, "appeared", EPSILON)
     assert f"CRITICAL {EPSILON}" in capsys.readouterr().err
     doctor.close()
 
 
 def test_a_fused_optimizer_keeps_its_epsilon() -> None:
     model = net(torch.float16)
-    assert found(quiet(model, adamw(model, fused=True)).diagnosis) == {}
+    assert EPSILON not in found(quiet(model, adamw(model, fused=True)).diagnosis)
 
 
 def quiet_layer(model: nn.Module) -> None:
@@ -671,12 +675,12 @@ def test_an_underflow_is_found_at_its_third_sample_with_its_layer(tmp_path: Path
     optimizer = adamw(model, fused=True, lr=1e-4)
     doctor = quiet(model, optimizer, tmp_path)
     train(model, optimizer, 2, doctor)
-    assert doctor.diagnosis.findings == ()
+    assert UNDERFLOW not in found(doctor.diagnosis)
     train(model, optimizer, 1, doctor)
-    (finding,) = doctor.diagnosis.findings
+    (finding,) = [f for f in doctor.diagnosis.findings if f.severity is not Severity.NOTE]
     assert (finding.rule, finding.severity, finding.steps) == (UNDERFLOW, Severity.WARN, (1, 3))
     assert "layers.0.weight" in finding.tensors
-    assert told(tmp_path) == [(3, "appeared", UNDERFLOW)]
+    assert [line for line in told(tmp_path) if line[2] == UNDERFLOW] == [(3, "appeared", UNDERFLOW)]
     doctor.close()
 
 

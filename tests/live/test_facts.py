@@ -37,7 +37,7 @@ def test_the_epsilon_is_one_that_meets_the_least_precise_arithmetic() -> None:
     doctor = watched(nn.ModuleList([single, half]), groups)
     facts = doctor.runs[0].trace.facts
     assert (facts["eps"], facts["beta2"], facts["math_dtype"]) == (1e-4, 0.95, "float16")
-    assert found(doctor) == set()
+    assert found(doctor) == {"half-precision-state"}
     groups[1]["eps"] = 1e-8
     assert found(watched(nn.ModuleList([single, half]), groups)) == {"epsilon-below-precision"}
 

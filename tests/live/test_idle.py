@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from optdoctor.live import incoming as live_incoming
-from optdoctor.live import norms, sentinel
+from optdoctor.live import norms, sentinel, witness
 from optdoctor.live import run as live_run
 from optdoctor.live.doctor import Doctor
 
@@ -55,7 +55,7 @@ def nothing_read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 @pytest.fixture
 def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody takes the host for a place where numbers can be read at once."""
-    for module in (sentinel, live_run):
+    for module in (sentinel, live_run, witness):
         monkeypatch.setattr(module, "is_host", lambda device: False)
 
 
@@ -239,3 +239,27 @@ def test_rows_wait_for_one_entry_and_are_there_when_asked_for(
     assert live_incoming.DRAIN in entries
     assert len(entries) <= 30, "at samples, at examinations and where many wait"
     assert len(rows(doctor, "loss")) == 600
+
+
+@pytest.mark.parametrize("zero", [True, False])
+def test_a_backward_pass_waits_for_nothing(
+    zero: bool, as_on_a_device: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    doctor = quiet(model, optimizer, interval=100_000)
+    several = 8
+    for number in range(several):
+        if zero:
+            optimizer.zero_grad(set_to_none=False)
+        loss = model(torch.ones(2, 4)).square().mean()
+        with nothing_read(monkeypatch) as seen:
+            loss.backward()
+            if number > 2:
+                optimizer.step()
+        assert seen == []
+        if number <= 2:
+            optimizer.step()
+    doctor.close()
+    assert list(rows(doctor, "gradients_kept").values()) == [float(not zero)] * (several - 1)

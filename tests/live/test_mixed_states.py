@@ -291,3 +291,16 @@ def test_what_is_left_out_is_counted_and_memory_that_ran_out_passes() -> None:
         raise MemoryError
     with pytest.raises(KeyboardInterrupt), gaps:
         raise KeyboardInterrupt
+
+
+def test_a_state_that_the_first_update_makes_in_another_dtype_than_foretold_is_no_change() -> None:
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    (weight,) = weights((64, 64))
+    optimizer = bitsandbytes.optim.AdamW8bit([weight], lr=1e-3)
+    doctor = watched([weight], optimizer)
+    for _ in range(3):
+        step(optimizer)
+    trace = doctor.runs[0].trace
+    doctor.close()
+    assert [event.kind for event in trace.events] == ["start"]
+    assert trace.facts["moment2_form"] == "quantized"

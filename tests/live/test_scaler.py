@@ -55,3 +55,37 @@ def test_a_wrong_argument_is_refused_before_the_doctor_before_is_closed(wrong: A
     assert optimizer._optimizer_step_post_hooks, "the first still watches"
     first.close()
     assert not optimizer._optimizer_step_post_hooks
+
+
+class Fused(AdamW):
+    """Divides by the scale in its own step, or says so."""
+
+    _step_supports_amp_scaling = True
+    heeds = True
+
+    def step(self, closure: Any = None) -> Any:
+        if self.heeds and self.found_inf.item() > 0:
+            return None
+        told, self.grad_scale, self.found_inf = (self.grad_scale, self.found_inf), None, None
+        super().step(closure)
+        self.grad_scale, self.found_inf = told
+        return None
+
+
+@pytest.mark.parametrize("heeds", [True, False])
+def test_an_update_that_ignores_the_mark_of_the_scaler_was_made(heeds: bool) -> None:
+    model = net()
+    optimizer = Fused(model.parameters())
+    optimizer.heeds = heeds
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    doctor = quiet(model, optimizer, scaler=scaler)
+    for bad in (False, True):
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, torch.inf if bad else 1.0)
+        scaler.scale(torch.zeros(()))
+        scaler.step(optimizer)
+        scaler.update()
+    doctor.close()
+    trace = doctor.runs[0].trace
+    skipped = [e.step for e in trace.events if e.kind == "step-skipped"]
+    assert (doctor.runs[0].step, skipped) == (2, [2] if heeds else [])

@@ -273,6 +273,7 @@ def _of_gradient(a: Around, moves: Elements, told: dict[str, Said]) -> dict[str,
         "grad_rms": Said(gradient_rms),
         "grad_absmax": Said(float(np.abs(finite(g)).max(initial=-math.inf))),
         "grad_nonfinite": Said(bad(g)),
+        "grad_zero": mean((g == 0).astype(np.float64), SAMPLED),
     }
     if a.kind not in ADAPTIVE:
         found["effective_lr"] = Said(over(told["update_rms"].value, gradient_rms))

@@ -303,3 +303,11 @@ def test_the_step_of_a_bar_is_that_of_its_row() -> None:
     bar = " 0%|# | {n}/600 [00:10<00:10, 19.5it/s, train/loss={x}, grad=1.5]"
     trace = read("\r".join(bar.format(n=n, x=x) for n, x in ((10, 2.5), (20, 2.25))))
     assert (steps(trace), losses(trace)) == ([10, 20], [2.5, 2.25])
+
+
+def test_every_name_of_a_line_is_told_as_it_stands_there() -> None:
+    text = "".join(f"[ep 0] iter {n} | Loss = {3 - n / 50} acc 0.5\n" for n in range(40))
+    assert read(text).reading.names == {"epoch": "epoch", "iter": "step", "acc": "", "Loss": "loss"}
+    text = "".join(f"Epoch {n} train loss: {3 - n / 50} speed 0.5\n" for n in range(40))
+    names = read(text).reading.names
+    assert names == {"Epoch": "epoch", "speed": "", "train loss": "loss"}

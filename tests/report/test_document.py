@@ -126,15 +126,15 @@ def test_an_unsampled_cause_names_its_gap() -> None:
     tensors = small_gpt("float16", math_dtype="float32")
     sampled = make_trace(
         loss=np.asarray(trace.series["loss"].values),
-        moment2_zero=np.zeros((2, len(tensors)), np.float32),
-        steps={"moment2_zero": [1, 2]},
+        moment2_zero=np.zeros((3, len(tensors)), np.float32),
+        steps={"moment2_zero": [1, 2, 400]},
         state_dtype="float16",
         eps=1e-8,
         beta2=0.999,
         tensors=tensors,
     )
     entries = document(sampled)["runs"][0]["findings"][0]["causes"]["not_examined"]
-    assert {"rule": "second-moment-underflow", "unsampled": [2, 301]} in entries
+    assert {"rule": "second-moment-underflow", "unsampled": [2, 400]} in entries
 
 
 def test_what_is_not_finite_becomes_null() -> None:

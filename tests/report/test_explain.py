@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 
 from optdoctor import rule as rules_module
-from optdoctor.knowledge.rates import rates
+from optdoctor.knowledge.rates import rates_of
 from optdoctor.report.explain import as_json, limit_docs, render, render_list
 from optdoctor.rule import SECTIONS, SYMPTOMS, Rule
 from optdoctor.rules import RULES
@@ -20,9 +20,7 @@ def test_the_page_fits_the_terminal_and_has_every_section(rule: Rule, width: int
     assert max(map(cell_len, lines)) <= width
     assert [line for line in lines if line in SECTIONS] == list(SECTIONS)
     assert lines[0].startswith(f"{rule.name} ")
-    assert (lines[lines.index("Measured") + 1] == "  not measured yet") == (
-        rule.name not in rates()
-    )
+    assert (lines[lines.index("Measured") + 1] == "  not measured yet") == (not rates_of(rule.name))
     assert not re.search(r"`[a-z0-9]+-[^`]*`", "\n".join(lines))
 
 
@@ -88,3 +86,13 @@ def test_the_json_list_holds_limits_with_values_and_sentences() -> None:
     for entry in loaded["rules"]:
         assert entry["limits"]["rows"]["doc"]
         assert entry["kind"] in ("cause", "symptom")
+
+
+def test_the_list_says_which_rules_are_not_measured_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("optdoctor.report.explain.rates_of", lambda name: True)
+    assert "all measured." in " ".join(render_list(RULES).split())
+    monkeypatch.setattr("optdoctor.report.explain.rates_of", lambda name: name == "nan-pulse")
+    told = " ".join(render_list(RULES[:3]).split())
+    assert f"not measured yet: {', '.join(rule.name for rule in RULES[:3])}." in told

@@ -112,7 +112,7 @@ def test_it_says_what_the_terminal_says(name: str) -> None:
 def test_the_evidence_is_a_table_and_the_treatment_is_code() -> None:
     text = markdown.render([CASES["float16"]])
     assert re.search(r"^\| Seen \| Value \| Limit \| Channel \|\n\| --- ", text, re.MULTILINE)
-    assert "| 20.1 % | 0.2 % | `moment2_zero` |" in text
+    assert "| 20.1 % | at most 0.2 % | `moment2_zero` |" in text
     assert "```python\nTrainingArguments(adam_epsilon=0.0001)\n```" in text
     assert "Basis: measured: " in text
     assert text.count("\n## ") == 0

@@ -65,6 +65,10 @@ def test_a_log_that_counts_from_one_is_told_as_it_is() -> None:
         ("Steps 5-9, from step 1 to step 10", "Steps 4-8, from step 0 to step 9"),
         ("every 100 steps, 3 times in epoch 7", "every 100 steps, 3 times in epoch 7"),
         ("steps 204 to 206", "steps 203 to 205"),
+        ("NaN from step 402 to the end, 600: 199", "NaN from step 401 to the end, 599: 199"),
+        ("silent from step 41 to 45.", "silent from step 40 to 44."),
+        ("at step 240 to 9 (8 times)", "at step 239 to 9 (8 times)"),
+        ("step 1,000, steps 1,200 and 13", "step 999, steps 1,199 and 12"),
     ],
 )
 def test_only_numbers_that_are_steps_change(words: str, told: str) -> None:

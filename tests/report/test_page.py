@@ -15,8 +15,9 @@ from test_text import CASES, float16_run
 from optdoctor import synthetic
 from optdoctor.channels import Axis, channel
 from optdoctor.engine import diagnose
-from optdoctor.findings import Diagnosis, Evidence, Finding, Severity, Treatment
+from optdoctor.findings import Diagnosis, Evidence, Finding, NotExamined, Severity, Treatment
 from optdoctor.report import axes, heat, heat_figure, markup, page, slots, svg, text
+from optdoctor.report.account import _measured
 from optdoctor.report.curve import Mark
 from optdoctor.report.verdict import sentences
 from optdoctor.rule import Limits, Rule
@@ -547,6 +548,20 @@ def test_every_measured_number_has_its_limit_beside_it(name: str) -> None:
     assert rows == sum(len(finding.evidence) for finding in diagnosis.findings)
     for finding in diagnosis.findings:
         assert all(channel(row.channel).axis in Axis for row in finding.evidence)
+
+
+def test_a_limit_says_on_which_side_of_it_a_run_is_well() -> None:
+    trace = make_trace(loss=falling_loss(50))
+    rows = [Evidence("loss", "loss", value, 2.0, "1") for value in (3.0, 1.0, 2.0)]
+    assert [_measured(row, trace).limit for row in rows] == ["at most 2", "at least 2", "2"]
+
+
+def test_what_was_not_measured_in_time_says_what_measures_it() -> None:
+    often = slots.lack(NotExamined("rule", unsampled=(2, 400)))
+    assert often.startswith("what it needs was not measured from step 2 to 400: watch(")
+    assert "interval=1" in often
+    first = slots.lack(NotExamined("rule", unsampled=(1, 2)))
+    assert first == "what it needs was not yet measured at step 1"
 
 
 def test_facts_keep_their_digits() -> None:

@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from optdoctor.attribution import explained_by
 from optdoctor.channels import CHANNELS, Axis
-from optdoctor.engine import _explained_by, diagnose
+from optdoctor.engine import diagnose
 from optdoctor.findings import Differential, NotExamined
 from optdoctor.knowledge.recording import HOW, HOW_IN, TELLS, how
 from optdoctor.report import document, explain, markdown, page, text
@@ -31,7 +32,7 @@ def names(trace: Trace) -> list[str]:
 @pytest.mark.parametrize("symptom", sorted(TELLS))
 def test_what_a_channel_is_said_to_tell_is_read_by_a_rule(symptom: str) -> None:
     rules = {rule.name: rule for rule in RULES}
-    causes = _explained_by(RULES).get(symptom, ())
+    causes = explained_by(RULES).get(symptom, ())
     read = set().union(*(rules[name].declared for name in (symptom, *causes)))
     assert set(TELLS[symptom]) <= read
     assert set(TELLS[symptom]) <= set(HOW)
@@ -46,21 +47,23 @@ def test_only_channels_that_a_log_can_hold_are_to_be_recorded() -> None:
 
 
 def test_the_channel_that_decides_most_comes_first() -> None:
-    first, second = to_record(diagnose(broken()), broken())
-    assert (first.channel, first.causes) == ("grad_norm", ("bad-batch", "nonfinite-gradient"))
+    first, *others = to_record(diagnose(broken()), broken())
+    assert first.channel == "grad_norm"
+    assert {"bad-batch", "nonfinite-gradient"} <= set(first.causes)
     assert str(first) == (
         "grad_norm (what clip_grad_norm_ returns, with each loss) tells whether the gradient or"
         " the loss broke first"
     )
-    assert (second.channel, second.causes) == ("loss_scale", ())
+    assert all(len(first.causes) >= len(other.causes) for other in others)
+    assert (others[-1].channel, others[-1].causes) == ("loss_scale", ())
 
 
 def test_what_is_logged_already_or_cannot_be_is_not_asked_for() -> None:
     norm = np.ones(100)
     norm[50:] = np.nan
     assert "grad_norm" not in names(broken(grad_norm=norm))
-    assert names(broken(compute_dtype="float16")) == ["grad_norm", "loss_scale"]
-    assert names(broken(compute_dtype="bfloat16")) == ["grad_norm"]
+    assert names(broken(compute_dtype="float16")) == ["grad_norm", "lr", "loss_scale"]
+    assert names(broken(compute_dtype="bfloat16")) == ["grad_norm", "lr"]
     own = replace(broken(), reader="run-record")
     assert names(own) == [], "the doctor was there"
 
@@ -103,7 +106,8 @@ def test_a_drift_asks_for_at_most_three() -> None:
 
 def test_every_form_of_the_report_says_it_once() -> None:
     trace = broken()
-    diagnosis = diagnose(trace)
+    few = {"nan-pulse", "bad-batch", "nonfinite-gradient"}  # the causes leave room in the terminal
+    diagnosis = diagnose(trace, [rule for rule in RULES if rule.name in few])
     shown = text.render(diagnosis, trace)
     assert shown.count("record next") == 1
     assert "grad_norm (what clip_grad_norm_ returns" in shown
@@ -113,7 +117,7 @@ def test_every_form_of_the_report_says_it_once() -> None:
     html = page.render([(diagnosis, trace)])
     assert html.count("To decide between the rest:") == 1
     (run,) = json.loads(document.render([(diagnosis, trace)]))["runs"]
-    assert [row["channel"] for row in run["record"]] == ["grad_norm", "loss_scale"]
+    assert [row["channel"] for row in run["record"]] == ["grad_norm", "lr", "loss_scale"]
     assert run["record"][0]["tells"] == "whether the gradient or the loss broke first"
 
 

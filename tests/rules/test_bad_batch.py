@@ -152,6 +152,49 @@ def test_a_rise_that_builds_up_or_fades_over_many_rows_is_no_batch() -> None:
         assert examine(RULE, make_trace(loss=loss, grad_norm=norm)).status is not Status.FOUND
 
 
+def struck(losses: list[float], norms: list[float], at: tuple[int, ...] = (100,)) -> Trace:
+    """A level run with these losses, and norms as multiples of the usual, from each row on."""
+    loss, norm = level(400), np.ones(400)
+    for row in at:
+        loss[row : row + len(losses)], norm[row : row + len(norms)] = losses, norms
+    return make_trace(loss=loss, grad_norm=norm)
+
+
+MOMENTUM = [400.0, 30, 60, 40, 30, 25, 20, 17, 15, 13, 11, 9, 8, 7, 6, 5, 4]
+"""Losses from a bad batch on, whose gradient is in the momentum and moves the weights on."""
+
+
+def test_a_batch_whose_update_raised_the_loss_for_long_is_found() -> None:
+    finding = only_finding(struck(MOMENTUM, [64, 20, 20]))
+    assert finding.summary.startswith("A batch raises loss and gradient norm at once at step 101:")
+    fading = [400.0, 250, 200, 150, 120, 100, *MOMENTUM[1:]]
+    assert examine(RULE, struck(fading, [64, 50, 40])).status is Status.ABSTAINED
+
+
+def test_a_rise_just_after_a_norm_that_stood_out_is_the_work_of_that_update() -> None:
+    after = [4.0, 3.5, 40, 30, 20]  # the loss of the batch itself does not stand out
+    assert examine(RULE, struck(after, [64, 1, 16, 8, 4])).status is Status.CLEAR
+    assert only_finding(struck(after, [1, 1, 16, 8, 4])).steps[0] == 103
+
+
+def test_one_rise_that_stayed_up_does_not_hide_others_that_came_back() -> None:
+    trace = struck(MOMENTUM, [64, 20, 20], at=(100, 200, 300))
+    loss = np.asarray(trace.series["loss"].values).copy()
+    loss[100:117] = np.linspace(200, 4, 17)
+    finding = only_finding(make_trace(loss=loss, grad_norm=trace.series["grad_norm"].values))
+    assert "2 times, a batch raises" in finding.summary
+    assert "from step 201 to step 301" in finding.summary
+    assert finding.steps == (201, 303), "until the loss is back by half"
+
+
+def test_of_clipped_norms_nothing_is_known() -> None:
+    trace = spiked([100], 2.0)
+    loss, norm = trace.series["loss"].values, trace.series["grad_norm"].values
+    assert only_finding(make_trace(loss=loss, grad_norm_used=norm))
+    clipped = make_trace(loss=loss, grad_norm_used=np.minimum(norm, 1.0), max_grad_norm=1.0)
+    assert examine(RULE, clipped).status is Status.ABSTAINED
+
+
 def test_a_file_of_a_few_bad_batches_counts_once() -> None:
     finding = only_finding(spiked([100, 101, 102], 2.0))
     assert finding.summary.startswith("3 batches in a row raise loss")

@@ -14,7 +14,7 @@ from optdoctor.curves.evaluations import evaluations
 from optdoctor.curves.level import curve
 from optdoctor.engine import examine
 from optdoctor.findings import Finding, Severity, Status
-from optdoctor.rules.bimodal_gap import RULE, check
+from optdoctor.rules.bimodal_gap import RULE, check, harm
 from optdoctor.synthetic import falling_loss, make_trace
 from optdoctor.trace import Event, Trace
 
@@ -35,7 +35,7 @@ def figure(trace: Trace) -> SimpleNamespace:
     loss = trace.series["loss"]
     found = evaluations(trace.series["eval_loss"], loss, curve(loss))
     assert found is not None
-    return SimpleNamespace(**found._asdict(), **found.turn._asdict())
+    return SimpleNamespace(**found._asdict(), **found.turn._asdict(), harm=harm(found))
 
 
 def stairs(levels: ArrayLike, rows: int = 10) -> Floats:
@@ -152,7 +152,8 @@ def alone(rise: float) -> Trace:
 
 
 AT_LIMIT = {
-    "rise": pair("height", 0.02, lambda up: run(turning(up, swing=1e-5), training()), 0.5),
+    "rise": pair("height", 0.02, lambda up: run(turning(up, swing=1e-5), training(0.2)), 0.5),
+    "harm": pair("harm", 0.05, lambda up: run(turning(up, swing=1e-5), training()), 0.5),
     "errors": pair(
         "errors",
         3.5,
@@ -239,6 +240,17 @@ def test_a_constant_distance_is_no_gap_and_hides_none(factor: float) -> None:
     healthy = falling_loss(400, noise=0.004, seed=3)[9::10]
     assert clear(run(healthy * factor))
     assert not clear(run(overfit() * factor))
+
+
+def test_a_rise_by_less_than_what_is_called_harm_is_a_note() -> None:
+    for rise, severity in ((0.035, Severity.NOTE), (0.06, Severity.WARN)):
+        finding = only_finding(run(turning(rise, swing=1e-5), training()))
+        assert finding.severity is severity
+    assert finding.summary.startswith("Overfitting: the evaluation loss rises")
+    near_zero = np.r_[1.0, 1.0, 1.0, np.linspace(0.9, 0.02, 9), np.linspace(0.02, 0.028, 14)]
+    small = only_finding(run(near_zero, training()))
+    assert small.severity is Severity.NOTE, "a third of nothing"
+    assert small.summary.startswith("Overfitting, as it begins: the evaluation loss rises from 0.0")
 
 
 def test_an_evaluation_loss_below_the_training_loss_is_nothing() -> None:
@@ -506,9 +518,13 @@ def test_the_losses_the_percentage_and_the_limit_in_the_sentence_agree(rise: flo
     added, height = float(soft[1]), finding.evidence[0].observed
     assert 100 * (end / low - 1) == pytest.approx(percent, rel=0.05)
     assert math.log((end + added) / (low + added)) == pytest.approx(height, abs=1e-3)
-    assert (end + added) / (low + added) / math.exp(0.02) == pytest.approx(
-        (end + added) / (low * (1 + limit / 100) + added), abs=1e-3
-    )
+    share = finding.evidence[2]  # the same number over a fifth of the start, if that is more
+    assert share.limit == 0.05
+    if share.observed > share.limit:
+        assert limit / percent == pytest.approx(share.limit / share.observed, rel=0.05)
+    else:
+        least = (low * (1 + limit / 100) + added) / (low + added)
+        assert least == pytest.approx(math.exp(0.02), abs=1e-3)
     assert (finding.severity is Severity.CRITICAL) is (height > 0.3)
     assert finding.evidence[0].limit == 0.02
     assert "log scale" not in finding.summary

@@ -24,6 +24,7 @@ from rising import (
     told,
     where,
     with_evaluation,
+    with_gradient,
 )
 
 from optdoctor.curves.rise import explosion, rise_from_start, rise_of_few
@@ -126,12 +127,12 @@ def test_a_large_rise_that_its_noise_nearly_explains_is_a_warning() -> None:
 
 
 def test_a_rise_that_triples_the_loss_diverges_however_many_steps_it_takes() -> None:
-    slow = found(blocks(climb(1.4, 0.6)))
+    slow = found(with_gradient(blocks(climb(1.4, 0.6))))
     assert slow.severity is Severity.CRITICAL
     (row,) = (e for e in slow.evidence if "its best level" in e.what)
     assert (row.observed, row.limit) == (pytest.approx(1.35, abs=0.01), 1.0)
     for height in (1.2, 30.0):
-        finding = found(make_trace(loss=rising(height)))
+        finding = found(with_gradient(make_trace(loss=rising(height))))
         assert finding.severity is Severity.CRITICAL
         assert " rises from a level of 2." in finding.summary
         assert told(finding, "no single jump") <= 0.6
@@ -140,7 +141,7 @@ def test_a_rise_that_triples_the_loss_diverges_however_many_steps_it_takes() -> 
 
 @pytest.mark.parametrize("share", [0.025, 0.1, 0.2])
 def test_a_smaller_rise_diverges_if_it_comes_in_a_fifth_of_the_run(share: float) -> None:
-    finding = found(blocks(climb(0.6, share)))
+    finding = found(with_gradient(blocks(climb(0.6, share))))
     assert finding.severity is Severity.CRITICAL
     assert told(finding, "its best level") == pytest.approx(0.6, abs=0.01)
     assert clear(upward_drift.RULE, blocks(climb(0.6, share)))
@@ -302,7 +303,7 @@ def test_a_run_that_rises_from_its_start_has_lost_no_share_of_any_progress() -> 
     finding = found(make_trace(loss=loss))
     assert told(finding, "it never fell clearly below its start") > 0.8
     assert not any("progress" in e.what for e in finding.evidence)
-    assert finding.treatments[0].title.startswith("Restart")
+    assert found(with_gradient(make_trace(loss=loss))).treatments[0].title.startswith("Restart")
 
 
 @pytest.mark.parametrize("width", [1, 5, 20, 60])
@@ -331,7 +332,7 @@ def test_a_jump_in_the_last_rows_could_still_be_a_spike() -> None:
 @pytest.mark.parametrize("rows", [STAYING, CLIMBING])
 @pytest.mark.parametrize("unit", [1.0, 1e-6, 1e9])
 def test_ten_rows_are_enough_for_a_gross_divergence(rows: tuple[float, ...], unit: float) -> None:
-    finding = found(make_trace(loss=unit * np.array(rows)))
+    finding = found(with_gradient(make_trace(loss=unit * np.array(rows))))
     assert finding.severity is Severity.CRITICAL
     assert finding.steps[1] == 10
     assert finding.steps[0] == (7 if rows is STAYING else 4)
@@ -511,6 +512,78 @@ def test_an_evaluation_that_falls_meanwhile_makes_it_a_warning() -> None:
     assert told(better, "became harder") < 0.9
     assert worse.severity is Severity.CRITICAL
     assert told(worse, "it rises too") > 1.2
+
+
+@pytest.mark.parametrize("rise", [climb(1.4, 0.6), climb(0.6, 0.15)])
+def test_a_creep_of_which_nothing_says_that_the_model_makes_it_is_a_warning(rise: Floats) -> None:
+    bare = blocks(rise)
+    assert found(bare).severity is Severity.WARN
+    assert "loss of a game" in found(bare).treatments[0].title
+    assert found(with_gradient(bare)).severity is Severity.CRITICAL
+    assert found(with_evaluation(bare, 1.3)).severity is Severity.CRITICAL
+    loss = bare.series["loss"].values
+    calm = make_trace(loss=loss, grad_norm=gradient_norms(400))
+    assert found(calm).severity is Severity.WARN
+    overflown = np.repeat([65536.0, 8192.0], 200)
+    assert found(make_trace(loss=loss, loss_scale=overflown)).severity is Severity.CRITICAL
+
+
+def test_a_creep_to_a_hundred_times_the_start_is_critical_by_itself() -> None:
+    for height, severity in ((4.0, Severity.WARN), (5.5, Severity.CRITICAL)):
+        up = np.exp(np.linspace(0, height, 400))
+        loss = 2 * up * (1 + 0.01 * np.random.default_rng(0).normal(size=400))
+        assert found(make_trace(loss=loss)).severity is severity
+
+
+def test_how_to_say_that_the_loss_had_to_rise_is_told_but_not_of_an_explosion() -> None:
+    def told_how(trace: Trace) -> list[int]:
+        titles = [treatment.title for treatment in found(trace).treatments]
+        return [place for place, title in enumerate(titles) if "loss of a game" in title]
+
+    assert told_how(make_trace(loss=jumping(3.0))) == [1]
+    assert told_how(make_trace(loss=jumping(1.3))) == [1]
+    assert told_how(blocks(climb(1.4, 0.6))) == [0]
+    assert told_how(make_trace(loss=jumping(300.0))) == []
+
+
+def test_the_norm_that_the_optimizer_used_is_the_gradient_where_nothing_clips() -> None:
+    norm = gradient_norms(400)
+    norm[250:] *= 20
+    steps = {"grad_norm_used": np.arange(1, 401)}
+    finding = found(make_trace(loss=jumping(3.0), grad_norm_used=norm, steps=steps))
+    assert told(finding, "it grew with the loss") > 3
+    assert not any("gradient norm before" in t.title for t in finding.treatments)
+
+
+@pytest.mark.parametrize(
+    ("name", "factor", "softens"),
+    [("accuracy", 1.5, True), ("accuracy", 1.02, False), ("accuracy", 0.5, False), ("x", 9, False)],
+)
+def test_a_metric_that_gets_better_meanwhile_makes_it_a_warning(
+    name: str, factor: float, softens: bool
+) -> None:
+    metric = np.where(np.arange(400) < 250, 0.4, 0.4 * factor)
+    metric *= 1 + 0.01 * np.random.default_rng(0).normal(size=400)
+    finding = found(make_trace(loss=jumping(3.0), **{f"metric:{name}": metric}))
+    assert finding.severity is (Severity.WARN if softens else Severity.CRITICAL)
+    assert any("better while the loss rises" in e.what for e in finding.evidence) is softens
+
+
+def test_a_metric_that_only_recovers_from_the_jump_softens_nothing() -> None:
+    metric = np.full(400, 0.8)
+    metric[250:] = np.linspace(0.1, 0.7, 150)
+    finding = found(make_trace(loss=jumping(3.0), **{"metric:accuracy": metric}))
+    assert finding.severity is Severity.CRITICAL
+
+
+def test_an_end_in_nan_is_no_end_of_the_run() -> None:
+    def summary(*later: float) -> str:
+        return found(make_trace(loss=np.append(falling_loss(20), later))).summary
+
+    most = summary(1e3, 1e6, 1e9, *[np.nan] * 277)
+    assert most.endswith(" for 1 step, to step 23; the 277 losses since are NaN or infinite.")
+    assert " 5 steps, to step 25; the 1 loss since is NaN" in summary(*[1e9] * 5, np.inf)
+    assert " 5 steps, 20 % of the run." in summary(*[1e9] * 5)
 
 
 def test_a_jump_at_a_resume_is_told_as_a_joint() -> None:

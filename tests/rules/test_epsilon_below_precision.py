@@ -1,6 +1,7 @@
 """What the contract cannot know of `epsilon-below-precision`."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -45,6 +46,23 @@ def test_unfused_float16_fires_before_step_1_on_every_tensor() -> None:
     assert (finding.severity, finding.steps) == (Severity.CRITICAL, (0, 0))
     assert finding.tensors == tuple(tensor.name for tensor in small_gpt())
     assert (finding.evidence[0].observed, finding.evidence[0].limit) == (0.0, 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("scaler", "weights", "severity"),
+    [
+        ("on", "float16", Severity.WARN),
+        ("on", "float32", Severity.CRITICAL),
+        ("off", "float16", Severity.CRITICAL),
+    ],
+)
+def test_a_scaler_refuses_such_gradients_before_any_update(
+    scaler: str, weights: str, severity: Severity
+) -> None:
+    trace = run(1e-8, "float16", weights)
+    trace = replace(trace, facts={**trace.facts, "scaler": scaler})
+    (finding,) = examine(RULE, trace).findings
+    assert finding.severity is severity
 
 
 @pytest.mark.parametrize(

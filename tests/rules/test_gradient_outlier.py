@@ -227,9 +227,24 @@ def test_the_scale_of_the_norm_does_not_matter(usual: float) -> None:
     assert only(outlying(usual=usual)).steps == (251, 254)
 
 
-def test_norms_after_clipping_alone_are_not_judged() -> None:
-    outcome = examine(RULE, make_trace(grad_norm_used=outlying().series["grad_norm"].values))
-    assert outcome.status is Status.SKIPPED
+def test_norms_that_the_optimizer_saw_are_judged_unless_they_were_clipped() -> None:
+    norm = outlying().series["grad_norm"].values
+    finding = only(make_trace(grad_norm_used=norm))
+    assert (finding.severity, finding.steps[0]) == (Severity.WARN, 251)
+    assert {e.channel for e in finding.evidence} == {"grad_norm_used"}
+    assert only(make_trace(grad_norm_used=norm, max_grad_norm=0.0))
+    clipped_ones = make_trace(grad_norm_used=np.minimum(norm, 1.005), max_grad_norm=1.0)
+    assert examine(RULE, clipped_ones).status is Status.ABSTAINED
+    assert only(make_trace(grad_norm_used=norm, max_grad_norm=1.0)), "a copy was clipped"
+
+
+def test_a_norm_that_grew_over_rows_is_the_runs_own_swing() -> None:
+    norm = np.exp(0.05 * np.random.default_rng(2).standard_normal(400))
+    sudden, swing = norm.copy(), norm.copy()
+    sudden[250:256] *= [20, 16, 12, 8, 4, 2]
+    swing[245:256] *= [1.5, 2.5, 4, 7, 12, 20, 12, 7, 4, 2.5, 1.5]
+    assert only(make_trace(grad_norm=sudden)).steps[0] == 251
+    assert findings(make_trace(grad_norm=swing)) == ()
 
 
 def test_norms_of_zero_are_left_out() -> None:

@@ -58,7 +58,7 @@ def test_it_is_a_note_however_large_the_ratio_and_leaves_the_run_healthy(factor:
     assert only_finding(trace).severity is Severity.NOTE
     with_loss = make_trace(
         {"tensor_lr": trace.series["tensor_lr"].values},
-        loss=falling_loss(),
+        loss=falling_loss(36),
         tensors=trace.tensors,
     )
     diagnosis = diagnose(with_loss, [RULE])

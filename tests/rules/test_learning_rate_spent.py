@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from optdoctor.curves.level import curve
+from optdoctor.curves.shortfall import came_since
 from optdoctor.engine import examine
 from optdoctor.findings import Finding, Severity, Status
 from optdoctor.rules.learning_rate_spent import RULE
@@ -32,18 +34,45 @@ def line(rows: int) -> list[float]:
     return [PEAK] * 20 + list(np.linspace(PEAK, 0.04, rows - 20))
 
 
-def ending(rows: int, rate: float, of: int = 100) -> Trace:
-    """A line down to 4 % of the peak, then this rate for the last rows."""
-    return run([*line(of - rows), *[rate] * rows])
+def ending(rows: int, rate: float, **facts: Any) -> Trace:
+    """A line down to 4 % of the peak, then this rate for the last of 100 rows."""
+    return run([*line(100 - rows), *[rate] * rows], **facts)
 
 
 def dropped_at(row: int, to: float = 0.01) -> Trace:
-    """The peak until that row of 101, then at once that rate: steps 1 to 101."""
-    return run([PEAK] * row + [to] * (101 - row))
+    """The peak until that row of 100, then at once that rate."""
+    return run([PEAK] * row + [to] * (100 - row))
 
 
 def cut_twice(factor: float) -> Trace:
-    return run([PEAK] * 30 + [0.25] * 30 + [0.25 / factor] * 40)
+    return run([PEAK] * 15 + [0.25] * 15 + [0.25 / factor] * 70)
+
+
+def beside(loss: Any, cut: int = 120, to: float = 0.01) -> Trace:
+    """The rate is cut at that row of the loss."""
+    rates = np.where(np.arange(len(loss)) < cut, PEAK, to)
+    return make_trace(loss=loss, lr=rates)
+
+
+def stopped(fall: float, cut: int = 120, rows: int = 400) -> Any:
+    """A power law that falls by this at that row, in the logarithm, and stands there."""
+    loss = 4.0 * np.arange(1, rows + 1) ** -0.2
+    loss[cut:] = loss[cut - 1] * np.exp(-fall)
+    return loss
+
+
+def paid(came: float) -> Trace:
+    """Of the fall that was due when the rate was cut just this share comes, and at once."""
+    low, high = 0.0, 1.0
+    while True:
+        trace = beside(stopped((low + high) / 2))
+        line = curve(trace.series["loss"])
+        assert line is not None
+        found = came_since(line, 120)
+        assert found is not None
+        if found == came:
+            return trace
+        low, high = ((low + high) / 2, high) if found < came else (low, (low + high) / 2)
 
 
 def planned_zero(row: int) -> Trace:
@@ -66,7 +95,7 @@ def cut_to(rate: float) -> Trace:
 
 def glide_to(rows: int) -> Trace:
     """An exponential that is under a thousandth of the peak in this many of 100 rows."""
-    rates = np.array([PEAK] * 20 + [1e-3 ** (i / (79 - rows)) for i in range(80)])
+    rates = np.array([PEAK] * 10 + [1e-3 ** (i / (89 - rows)) for i in range(90)])
     rates[99 - rows] = 1e-3
     return run(rates)
 
@@ -77,15 +106,20 @@ AT_LIMIT = {
         lambda: cut_to(float(np.nextafter(1e-3, 0))),
     ),
     "share of a chosen rate": (lambda: glide_to(20), lambda: glide_to(21)),
-    "spent": (lambda: ending(50, 0.03), lambda: ending(50, BELOW)),
-    "share": (lambda: ending(20, 0.02), lambda: ending(21, 0.02)),
+    "spent": (lambda: ending(60, 0.03), lambda: ending(60, BELOW)),
+    "share": (
+        lambda: ending(20, 0.02, total_steps=400),
+        lambda: ending(21, 0.02, total_steps=400),
+    ),
     "share of the plan": (lambda: planned_zero(81), lambda: planned_zero(80)),
     "share at exactly 0": (lambda: zero_at_last(20), lambda: zero_at_last(21)),
+    "ahead": (lambda: dropped_at(50), lambda: dropped_at(49)),
+    "ahead of a rate of 0": (lambda: dropped_at(50, 0.0), lambda: dropped_at(49, 0.0)),
+    "paid": (lambda: paid(1.0), lambda: paid(0.999)),
     "drop": (
         lambda: cut_twice(20.0),
         lambda: cut_twice(float(np.nextafter(20.0, 21) * (1 + 1e-15))),
     ),
-    "end": (lambda: dropped_at(90), lambda: dropped_at(89)),
     "passing": (
         lambda: run([PEAK] * 60 + [0.0] * 2, total_steps=200),
         lambda: run([PEAK] * 60 + [0.0] * 3, total_steps=200),
@@ -152,19 +186,29 @@ def test_a_schedule_that_ends_at_half_of_the_run_is_critical_once_it_is_0() -> N
 
 def test_a_rate_that_is_0_is_called_so_from_its_first_step() -> None:
     sudden = only_finding(run([PEAK] * 50 + [0.0] * 50))
-    assert sudden.summary.startswith("The learning rate is 0 from step 51 to step 100, 50 %")
+    assert sudden.summary.startswith("The learning rate is 0 from step 51 to step 100: 50 % of")
     slow = only_finding(run([*line(50), *[0.01] * 10, *[0.0] * 40])).summary
-    assert "below 3 % of its peak from step 51 on, and 0 from step 61 to step 100, 50 %" in slow
-    late = only_finding(dropped_at(85)).summary
-    assert "to step 101, after a fall by 99 % in one row (limit 95 %)" in late
+    assert "below 3 % of its peak from step 51 on, and 0 from step 61 to step 100: 40 % of" in slow
     planned = only_finding(planned_zero(80)).summary
-    assert "with 21 % of the planned steps to come (limit 20 %)" in planned
-    low = only_finding(run([PEAK] * 50 + [0.01] * 50)).summary
-    assert low.startswith("The learning rate is below 3 % of its peak from step 51 to step 100")
+    assert "to step 84: 21 % of 100 steps were still to come (limit 20 %)." in planned
+    low = only_finding(run([PEAK] * 40 + [0.01] * 60)).summary
+    assert low.startswith("The learning rate is below 3 % of its peak from step 41 to step 100")
 
 
-def test_a_small_rate_that_is_not_0_is_a_warning() -> None:
-    assert only_finding(run(np.maximum(1 - 2 * X, 0.01))).severity is Severity.WARN
+def test_a_small_rate_that_is_not_0_is_a_warning_unless_the_loss_falls_on() -> None:
+    finding = only_finding(beside(stopped(-0.1)))
+    assert finding.severity is Severity.WARN
+    assert finding.summary.endswith(": 70 % of 400 steps were still to come (limit 50 %).")
+    assert [(e.channel, e.observed) for e in finding.evidence] == [("lr", 70.0), ("loss", 0.0)]
+    assert status(beside(stopped(0.3))) is Status.CLEAR
+
+
+def test_a_milestone_or_a_cooldown_after_half_of_the_run_is_silent() -> None:
+    """A hundredth of the rate from 2/3 on; a cosine to a hundredth and as long at it again."""
+    assert status(beside(stopped(0.0, 267), 267)) is Status.CLEAR
+    cosine = 0.01 + 0.99 * COSINE[::5]
+    cooled = np.concatenate([cosine, np.full(150, 0.01)])
+    assert status(make_trace(loss=stopped(0.0, 200, 350), lr=cooled)) is Status.CLEAR
 
 
 def test_with_a_plan_a_rate_of_0_is_told_at_once() -> None:
@@ -180,10 +224,9 @@ def test_one_step_more_of_a_run_resumed_at_its_end_is_silent() -> None:
     assert status(run([*COSINE, 0.0])) is Status.CLEAR
 
 
-def test_a_drop_in_one_row_is_found_early_in_the_run_only() -> None:
-    finding = only_finding(dropped_at(60))
-    assert finding.steps == (61, 101)
-    assert status(dropped_at(95)) is Status.CLEAR
+def test_a_rate_of_0_for_less_than_half_of_the_run_is_a_warning() -> None:
+    cooled = np.concatenate([COSINE[::5], np.zeros(100)])
+    assert only_finding(run(cooled)).severity is Severity.WARN
 
 
 def test_a_rate_that_rises_again_is_not_spent() -> None:
@@ -203,7 +246,7 @@ def test_a_log_with_enough_decimals_is_judged() -> None:
 
 
 def test_rates_watched_from_inside_are_exact() -> None:
-    trace = run([1e-3] * 50 + [0.0] * 50)
+    trace = run([1e-3] * 49 + [0.0] * 51)
     assert only_finding(trace).severity is Severity.CRITICAL
     assert only_finding(replace(trace, reader="run-record")).severity is Severity.CRITICAL
 
@@ -263,3 +306,17 @@ def test_milestones_that_leave_next_to_nothing_are_found() -> None:
     assert status(run([PEAK] * 12 + [0.1] * 4 + [0.01] * 4 + [1e-3] * 4 + [1e-4] * 76)) is (
         Status.FOUND
     )
+
+
+def test_the_peak_of_a_log_of_few_rows_may_lie_in_three_of_them() -> None:
+    at = {"lr": 10 * np.arange(1, 23)}
+    rates = np.array([PEAK] * 3 + [0.01] * 19)
+    finding = only_finding(make_trace(lr=rates, total_steps=220, steps=at))
+    assert finding.steps == (40, 220)
+    rates[2] = 0.01
+    assert status(make_trace(lr=rates, total_steps=220, steps=at)) is Status.CLEAR
+
+
+def test_fewer_than_twenty_rows_show_no_schedule() -> None:
+    assert status(run([PEAK] * 4 + [0.0] * 15)) is Status.ABSTAINED
+    assert status(run([PEAK] * 4 + [0.0] * 16)) is Status.FOUND

@@ -198,8 +198,8 @@ def test_a_gradient_that_stays_nan_is_critical_since_its_first_step(kind: str, h
     finding = only_finding(logged(scaled(largest, KINDS[kind]), how=how))
     assert finding.severity is Severity.CRITICAL
     assert finding.steps == (301, 500)
-    assert "200 were skipped in a row" in finding.summary
-    assert "stands still" in finding.summary
+    assert "skipped every update from step 301 to the end, 500: 200 in a row" in finding.summary
+    assert "weights moved" not in finding.summary  # the loss went on as before
 
 
 @pytest.mark.parametrize("every", [1, 10, 50])
@@ -262,6 +262,32 @@ def test_a_search_that_never_ends_is_critical() -> None:
     assert finding.severity is Severity.CRITICAL
     assert finding.steps == (1, 40)
     assert severity(logged(scaled(np.full(40, np.nan), KINDS["deepspeed"]))) is Severity.CRITICAL
+
+
+def skipping_since(step: int, nan_from: int) -> Trace:
+    """400 updates that tell of no scale; the scaler skips all from that step on."""
+    loss = falling_loss(400)
+    loss[nan_from - 1 :] = np.nan
+    at = np.arange(step, 401)
+    return make_trace(loss=loss, step_skipped=np.ones(at.size), steps={"step_skipped": at})
+
+
+def test_a_loss_that_breaks_after_a_skipped_update_says_that_the_weights_moved() -> None:
+    finding = only_finding(skipping_since(301, 302))
+    assert "at none of the 99 after it: the weights moved all the same, or" in finding.summary
+    assert "may not heed the scaler" in finding.treatments[0].title
+    for nan_from in (301, 303):  # it was broken before, or skipped updates left it as it was
+        finding = only_finding(skipping_since(301, nan_from))
+        assert "moved" not in finding.summary
+        assert "heed" not in finding.treatments[0].title
+
+
+def test_so_many_skipped_from_the_start_are_no_search_at_any_scale() -> None:
+    def started(rows: int) -> Severity | None:
+        return severity(make_trace(step_skipped=np.ones(rows)))
+
+    assert started(43) is Severity.NOTE
+    assert started(44) is Severity.CRITICAL
 
 
 def passage(*levels: float) -> Trace:
@@ -379,7 +405,7 @@ def test_a_scale_at_its_floor_need_not_fall() -> None:
 def test_a_scale_of_zero_is_a_run_that_stands_still() -> None:
     scales = np.where(np.arange(400) < 250, 2.0**16, 0.0)
     finding = only_finding(make_trace(loss=falling_loss(400), loss_scale=scales))
-    assert "stands still" in finding.summary
+    assert "the scaler skipped every update" in finding.summary
     assert finding.steps == (250, 400)
 
 
@@ -437,7 +463,7 @@ def test_a_thinned_run_keeps_its_judgement() -> None:
     whole, thin = only_finding(trace), only_finding(trace.thinned(500))
     assert thin.severity is whole.severity is Severity.CRITICAL
     assert abs(thin.steps[0] - whole.steps[0]) <= 8
-    assert "1,000 were skipped" in thin.summary
+    assert "1,000 in a row" in thin.summary
 
 
 @settings(max_examples=40, deadline=None)

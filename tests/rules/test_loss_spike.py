@@ -146,6 +146,14 @@ def test_a_single_row_below_a_doubling_is_a_note_at_most() -> None:
     assert only(spiked(240, 3.0, width=1)).severity is Severity.WARN
 
 
+def test_several_rows_are_an_alarm_from_a_doubling_together_on() -> None:
+    few, many = only(jumping(0.15, width=4)), only(jumping(0.15, width=12))
+    assert (few.severity, many.severity) == (Severity.NOTE, Severity.WARN)
+    cost = [e for e in few.evidence if e.what.startswith("the same height times its 4 rows")]
+    assert cost[0].observed == pytest.approx(0.6, abs=0.03)
+    assert cost[0].limit == RULE.limits.blip
+
+
 def test_a_gradient_norm_that_jumps_with_it_confirms_a_small_one() -> None:
     norm = gradient_norms()
     norm[240] *= 10
@@ -505,3 +513,39 @@ def test_a_jump_of_half_over_five_rows_is_found_in_them(family: str, view: str, 
         alarms = [finding for finding in told if finding.severity is Severity.WARN]
         hits += any(abs(finding.steps[0] - sick.onset) <= 2 for finding in alarms)
     assert hits >= least
+
+
+def returning(slowness: float, rows: int = 400, left: float = 0.0) -> Trace:
+    """A loss that jumps at row 200 and falls back: by half in 6 rows, to a third later."""
+    after = np.arange(rows - 200)
+    way = np.where(after < 6, 1 - 0.4 * after / 6, 0.45 - 0.2 * (after - 6) / (6 * slowness))
+    loss = level(rows)
+    loss[200:] = (loss[200:] + 1) * np.exp(2.5 * np.maximum(way, left)) - 1
+    return make_trace(loss=loss, beta2=0.999)
+
+
+def test_what_falls_back_slowly_is_being_learnt_anew_and_no_batch_is_left_out() -> None:
+    slow, fast = only(returning(12)), only(returning(1.5))
+    assert "and falls back slowly, by step" in slow.summary
+    assert slow.treatments[0].title.startswith(
+        "If data, objective or model were changed at step 201 on purpose"
+    )
+    assert not any(t.changes or "leave out" in t.title for t in slow.treatments)
+    assert "slowly" not in fast.summary
+    assert any(t.changes for t in fast.treatments)
+
+
+def test_a_jump_after_which_the_loss_ends_far_above_its_best_is_a_divergence_alone() -> None:
+    for left in (0.0, 0.2):
+        found = {f.rule for f in diagnose(returning(12, left=left)).findings}
+        assert len(found & {"divergence", "loss-spike"}) == 1
+    assert "divergence" in found
+
+
+def test_a_norm_that_the_optimizer_saw_confirms_as_one_before_clipping_does() -> None:
+    norm = gradient_norms()
+    norm[240] *= 30
+    finding = only(spiked(240, 1.2, width=1, grad_norm_used=norm))
+    assert finding.evidence[-1].channel == "grad_norm_used"
+    titles = [treatment.title for treatment in finding.treatments]
+    assert "Record the batch index and the rate at every step" in titles

@@ -429,6 +429,17 @@ def test_a_wave_of_the_epoch_is_a_note_of_any_size(size: float) -> None:
     assert "does not fit" in told(other, "epoch")[0]
 
 
+@pytest.mark.parametrize(("level", "severity"), [(2.4, Severity.WARN), (2.0, Severity.NOTE)])
+def test_an_order_of_data_in_which_nothing_is_learnt_is_an_alarm(
+    level: float, severity: Severity
+) -> None:
+    waves = {"loss": level * np.exp(saw(0.1, 60)), "epoch": np.arange(N) // 60}
+    finding = only_finding(make_trace(waves, num_classes=10))
+    assert finding.severity is severity
+    assert ("is no better than chance" in finding.summary) is (severity is Severity.WARN)
+    assert only_finding(make_trace(waves)).severity is Severity.NOTE
+
+
 @pytest.mark.parametrize("length", [30, 60, 120, 180])
 def test_halves_and_multiples_of_the_epoch_are_its_order_too(length: int) -> None:
     fractional = np.arange(1, N + 1) / length

@@ -19,6 +19,7 @@ from rising import (
     told,
     where,
     with_evaluation,
+    with_gradient,
 )
 
 from optdoctor.curves.rise import rise_of_few
@@ -63,8 +64,8 @@ AT_LIMIT = {
     ),
     "lost": pair("lost", 0.03, lambda up: blocks(course(up)), 2.0),
     "kept": (
-        lambda: where("kept", 0.49, sinking, 0.9),
-        lambda: where("kept", 0.50, sinking, 0.9),
+        lambda: with_gradient(where("kept", 0.49, sinking, 0.9)),
+        lambda: with_gradient(where("kept", 0.50, sinking, 0.9)),
     ),
     "share left": pair("kept", 0.35, lambda end: blocks(coming_back(0.2, end)), 0.2, 0.01),
     "most": pair(
@@ -76,15 +77,17 @@ AT_LIMIT = {
     "errors above the start": pair(
         "errors",
         10.0,
-        lambda calm: blocks(
-            course(0.2, ramp=1.0, low=np.log(1.05) - 0.1), swing=0.05 / max(calm, 1e-3)
+        lambda calm: with_gradient(
+            blocks(course(0.2, ramp=1.0, low=np.log(1.05) - 0.1), swing=0.05 / max(calm, 1e-3))
         ),
         50.0,
         0.01,
     ),
-    "large_errors": pair("errors", 10.0, noisy(1.0, 12, 0.6), 50.0, 0.01),
+    "large_errors": pair(
+        "errors", 10.0, lambda calm: with_gradient(noisy(1.0, 12, 0.6)(calm)), 50.0, 0.01
+    ),
     "few_errors": pair("errors", 6.0, few, 50.0, 0.01, rise_of_few),
-    "height of a critical rise": pair("height", 0.3, creep, 1.0),
+    "height of a critical rise": pair("height", 0.3, lambda up: with_gradient(creep(up)), 1.0),
     "speed": (
         lambda: where("speed", 0.36, lambda fast: blocks(course(0.6, ramp=1 - fast)), 1.0),
         lambda: where("speed", 0.35, lambda fast: blocks(course(0.6, ramp=1 - fast)), 1.0),
@@ -124,7 +127,9 @@ def test_a_small_rise_is_critical_only_above_its_start_or_if_the_evaluation_is_w
     assert severity(0.3) is Severity.WARN, "most is lost, and the data may have changed"
     assert severity(0.3, 1.0) is Severity.WARN
     assert severity(0.3, 1.3) is Severity.CRITICAL
-    above = found(blocks(course(0.2, ramp=1.0, low=np.log(1.05) - 0.1)))
+    creeping = blocks(course(0.2, ramp=1.0, low=np.log(1.05) - 0.1))
+    assert found(creeping).severity is Severity.WARN, "nothing says that the model makes it"
+    above = found(with_gradient(creeping))
     assert above.severity is Severity.CRITICAL, "the whole progress is lost"
     assert told(above, "above that of the start") == pytest.approx(0.1, abs=0.01)
 
@@ -134,19 +139,21 @@ def test_a_small_rise_above_the_start_is_critical_only_if_it_is_certain() -> Non
     assert found(make_trace(loss=0.88 + 0.07 * noise)).severity is Severity.WARN, "chance"
     swings = ((0.01, Severity.WARN), (0.001, Severity.CRITICAL))
     for swing, severity in swings:
-        finding = found(blocks(course(0.2, ramp=1.0, low=np.log(1.05) - 0.1), swing=swing))
+        trace = blocks(course(0.2, ramp=1.0, low=np.log(1.05) - 0.1), swing=swing)
+        finding = found(with_gradient(trace))
         assert (told(finding, "the rise over its standard error") > 10) is (swing == 0.001)
         assert finding.severity is severity
 
 
-def test_a_slow_rise_by_more_than_a_third_is_a_drift_and_critical() -> None:
-    finding = found(creep(0.6))
+def test_a_slow_rise_by_more_than_a_third_with_the_gradient_is_a_drift_and_critical() -> None:
+    assert found(creep(0.6)).severity is Severity.WARN
+    finding = found(with_gradient(creep(0.6)))
     assert finding.severity is Severity.CRITICAL
     assert finding.summary.startswith("Drift: the training loss rises from a level of 0.31")
     (row,) = (e for e in finding.evidence if "its best level" in e.what)
     assert (row.observed, row.limit) == (pytest.approx(0.6, abs=0.03), 0.3)
     assert "Go back" in finding.treatments[0].title
-    loud, calm = (found(noisy(1.0, 12, 0.6)(times)) for times in (1.5, 3.0))
+    loud, calm = (found(with_gradient(noisy(1.0, 12, 0.6)(times))) for times in (1.5, 3.0))
     assert told(loud, "the rise over its standard error") <= 10
     assert (loud.severity, calm.severity) == (Severity.WARN, Severity.CRITICAL)
 
@@ -184,7 +191,7 @@ def test_six_rows_in_unbroken_rise_are_a_drift_unless_they_triple_the_loss() -> 
     def climbing(rise: float, count: int) -> Trace:
         return make_trace(loss=np.append(rows, 0.9 * np.exp(np.linspace(0, rise, count)[1:])))
 
-    finding = found(climbing(0.6, 6))
+    finding = found(with_gradient(climbing(0.6, 6)))
     assert finding.severity is Severity.CRITICAL
     assert told(finding, "rows in unbroken rise to the end") == 6
     assert finding.steps == (7, 12)
@@ -207,7 +214,9 @@ def test_seven_rows_are_too_few() -> None:
 
 
 def test_a_warning_begins_with_the_check_that_tells_data_from_damage() -> None:
-    assert "Replay an early checkpoint" in found(evaluated(1.0)).treatments[0].title
+    titles = [treatment.title for treatment in found(evaluated(1.0)).treatments]
+    assert "--ignore upward-drift" in titles[0]
+    assert "Replay an early checkpoint" in titles[1]
     assert "Go back" in found(evaluated(1.3)).treatments[0].title
 
 

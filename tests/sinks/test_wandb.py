@@ -122,8 +122,10 @@ def test_rows_curves_and_histograms_are_in_the_run(tmp_path: Path, begin: Begin)
             assert list(shown) == [*range(1, STEPS + 1)]
             assert shown[STEPS]["_type"] == "histogram"
             edges = shown[STEPS]["bins"]
-            assert (edges[0], edges[-1]) == (elements.min(), elements.max())
-            assert shown[STEPS]["values"] == np.histogram(elements, edges)[0].tolist()
+            # Logarithms differ in their last bit between processors and libraries.
+            assert (edges[0], edges[-1]) == pytest.approx((elements.min(), elements.max()), 1e-12)
+            inside = np.clip(elements, edges[0], edges[-1])
+            assert shown[STEPS]["values"] == np.histogram(inside, edges)[0].tolist()
 
 
 def test_curves_stand_over_our_own_step(tmp_path: Path, begin: Begin) -> None:

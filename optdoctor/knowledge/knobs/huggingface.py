@@ -19,6 +19,7 @@ KNOBS: dict[str, str | dict[str, str]] = {
     "beta2": "TrainingArguments(adam_beta2={new})",
     "momentum": "Trainer(.., optimizers=(torch.optim.SGD(.., momentum={new}), None))",
     "lr": "TrainingArguments(learning_rate={new})",
+    "peak_lr": "TrainingArguments(learning_rate={new})",
     "tensor_lr:": "Trainer(.., optimizers=(torch.optim.AdamW({groups[model]}, ..), None))",
     "max_grad_norm": "TrainingArguments(max_grad_norm={new})",
     "schedule": {

@@ -25,6 +25,7 @@ KNOBS: dict[str, str | dict[str, str]] = {
     "beta2": _START + '["betas"] = (g["betas"][0], {new})',
     "momentum": _START + '["momentum"] = {new}',
     "lr": _MAKE + 'for g in optimizer.param_groups: g["lr"] = {new}  # before the scheduler',
+    "peak_lr": _MAKE + 'for g in optimizer.param_groups: g["lr"] = {new}  # before the scheduler',
     "tensor_lr:": _MAKE + "torch.optim.AdamW({groups[self]}, ..)",
     "max_grad_norm": "Trainer(gradient_clip_val={new})",
     "schedule": {

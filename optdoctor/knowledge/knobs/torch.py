@@ -21,6 +21,7 @@ KNOBS: dict[str, str | dict[str, str]] = {
     "beta2": _GROUP + '["betas"] = (g["betas"][0], {new})',
     "momentum": _GROUP + '["momentum"] = {new}',
     "lr": _GROUP + '["lr"] = {new}  # before the scheduler',
+    "peak_lr": _GROUP + '["lr"] = {new}  # before the scheduler',
     "tensor_lr:": "torch.optim.AdamW({groups[model]}, ..)",
     "max_grad_norm": {
         # A bound of 0 makes every gradient 0 there.

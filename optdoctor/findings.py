@@ -69,6 +69,8 @@ class Treatment:
     safety: Safety = "manual"
     basis: Basis = "heuristic"
     source: str = ""
+    intervention: str = ""
+    """What does it while the run trains: a name for `watch(treat=[..])`, "" where nothing does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 try:
@@ -39,6 +40,8 @@ FILTER = (
     "           shows 0 if that lasts, while logging_nan_inf_filter is on; set\n"
     "           logging_nan_inf_filter=False to see it."
 )
+TREATMENTS = "optdoctor-treatments.pt"
+"""In the folder of a checkpoint."""
 NO_METRIC = ("runtime", "per_second", "total_flos", "train_loss")
 AGREES = 1e-3
 """Difference, relative to the losses' size, up to which a window of them and its log agree."""
@@ -80,7 +83,13 @@ class OptDoctorCallback(Attendant, TrainerCallback):
             batches_told="model",
             **self._options,
         )
+        self._resume(Path(args.output_dir or ".") / f"checkpoint-{state.global_step}" / TREATMENTS)
         _tap(self)
+
+    def _resume(self, path: Path) -> None:
+        """Gives treatments back what they remembered at the checkpoint; no pickle is loaded."""
+        if self.doctor is not None and path.is_file():
+            self.doctor.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
 
     @inert
     def _foresee(self, trainer: Trainer, model: Any, inputs: Any, *rest: Any, **more: Any) -> None:
@@ -158,9 +167,14 @@ class OptDoctorCallback(Attendant, TrainerCallback):
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Notes the checkpoint."""
-        if self.doctor is not None:
-            self.doctor.runs[0].event("checkpoint", f"checkpoint-{state.global_step}")
+        """Notes the checkpoint, and leaves in it what treatments remember."""
+        if self.doctor is None:
+            return
+        name = f"checkpoint-{state.global_step}"
+        self.doctor.runs[0].event("checkpoint", name)
+        folder = Path(args.output_dir or ".") / name
+        if self.doctor.treatments and state.is_world_process_zero and folder.is_dir():
+            torch.save(self.doctor.state_dict(), folder / TREATMENTS)
 
     @inert
     def on_train_end(

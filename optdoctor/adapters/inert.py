@@ -10,11 +10,12 @@ from types import MappingProxyType
 from typing import Any, TypedDict, TypeVar
 
 from optdoctor import settings
-from optdoctor.live.doctor import Doctor, check
+from optdoctor.live.doctor import Doctor, asked_for, check
 from optdoctor.live.scaler import check_scaler
 from optdoctor.live.told import checked
 from optdoctor.sinks import Place, make, sink_names
 from optdoctor.trace import Fact
+from optdoctor.treatments import Intervention
 
 Method = TypeVar("Method", bound=Callable[..., None])
 
@@ -25,7 +26,7 @@ class Options(TypedDict):
     overhead: float
     interval: int | None
     sinks: tuple[str, ...]
-    treat: tuple[str, ...]
+    treat: tuple[str | Intervention, ...]
     full_updates: bool
     attention: bool
     save_batches: str | int | None
@@ -56,7 +57,7 @@ class Attendant:
         overhead: float = 0.01,
         interval: int | None = None,
         sinks: Iterable[str] = ("console",),
-        treat: Iterable[str] = (),
+        treat: str | Iterable[str | Intervention] = (),
         scaler: Any = None,
         first_step: int | None = None,
         full_updates: bool = False,
@@ -74,7 +75,7 @@ class Attendant:
             overhead=overhead,
             interval=interval,
             sinks=sink_names(sinks),
-            treat=tuple(treat),
+            treat=asked_for(treat),
             full_updates=full_updates,
             attention=attention,
             save_batches=save_batches,

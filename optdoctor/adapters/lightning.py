@@ -15,6 +15,7 @@ from contextlib import suppress
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -82,6 +83,8 @@ class OptDoctorCallback(Attendant, _Callback):
     """What the doctor's count of updates is ahead of the Trainer's."""
     _steps: tuple[int, ...] = ()
     """Updates attempted of each optimizer, as a checkpoint told them."""
+    _treated: Mapping[str, Any] = MappingProxyType({})
+    """What treatments remembered then."""
 
     @inert
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -104,6 +107,9 @@ class OptDoctorCallback(Attendant, _Callback):
             batches_told="training_step",
             **options,
         )
+        treated, self._treated = self._treated, {}
+        if treated:
+            self.doctor.load_state_dict(treated)
         self._losses = [MeanLoss() for _ in optimizers]
         self._done = [run.step for run in self.doctor.runs]
         self._seen: dict[str, Any] = {}
@@ -181,10 +187,13 @@ class OptDoctorCallback(Attendant, _Callback):
         return name if self._out is None else f"{name}{{'out': {str(self._out)!r}}}"
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the record is, for the checkpoint: ints only."""
+        """How far the record is, and what treatments remember: numbers and tensors only."""
         with suppress(Exception):
             if self.doctor is not None and self.failure is None:
-                return {"ahead": self._ahead, "steps": [run.step for run in self.doctor.runs]}
+                steps = [run.step for run in self.doctor.runs]
+                told = {"ahead": self._ahead, "steps": steps}
+                treated = {"treatments": self.doctor.state_dict()} if self.doctor.treatments else {}
+                return {**told, **treated}
         return {}
 
     @inert
@@ -192,6 +201,7 @@ class OptDoctorCallback(Attendant, _Callback):
         """Remembers where the record of the checkpoint ended."""
         self._ahead = int(state_dict["ahead"])
         self._steps = tuple(map(int, state_dict["steps"]))
+        self._treated = dict(state_dict.get("treatments", {}))
 
     @inert
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:

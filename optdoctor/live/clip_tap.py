@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad
 
-from optdoctor.live.untraced import untraced
+from optdoctor.optimizers.untraced import untraced
 
 NORM = (clip_grad, "_get_total_norm")
 PLACES: tuple[tuple[ModuleType, str], ...] = (

@@ -6,6 +6,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
@@ -23,10 +24,13 @@ from optdoctor.live.scaler import beware, check_scaler, count_skips
 from optdoctor.live.schedule import Schedule
 from optdoctor.live.setup import scaler_facts
 from optdoctor.live.told import checked
+from optdoctor.live.treating import SAFE
 from optdoctor.optimizers import innermost
 from optdoctor.sinks import Place, make, sink_names
 from optdoctor.sinks.record import make_room
 from optdoctor.trace import Fact
+from optdoctor.treatments import Intervention
+from optdoctor.treatments import make as make_treatment
 
 _GRAVITY = (Verdict.HEALTHY, Verdict.UNKNOWN, Verdict.SICK)
 
@@ -108,6 +112,46 @@ class Doctor:
             for one in runs or self.runs:
                 one.learn({k: v for k, v in told.items() if k not in one.journal.facts})
 
+    @property
+    def treatments(self) -> tuple[Intervention, ...]:
+        """Those that are switched on."""
+        return tuple(one for run in self.runs for one in run.treating.on)
+
+    def treat(self, treatment: str | Intervention, *, run: int | None = None) -> None:
+        """Switches a treatment on from the next update, by name or made with its arguments.
+
+        Of several optimizers each gets one of its own; `run` names one of them.
+
+        Raises:
+            ValueError: no treatment has that name, it is switched on already, or it cannot act on
+                this training: the sentence says why.
+        """
+        chosen = self._chosen(run)
+        several = [treatment, *(deepcopy(treatment) for _ in chosen[1:])]
+        for one, asked in zip(chosen, several, strict=True):
+            one.treating.apply(asked, one.step)
+
+    def undo(self, treatment: str | None = None, *, run: int | None = None) -> None:
+        """Switches one off, or all: the run goes on as one that was never treated would from here.
+
+        Raises:
+            ValueError: that treatment is not switched on.
+        """
+        for one in self._chosen(run):
+            one.treating.undo(treatment)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What treatments remember, for a checkpoint: plain numbers and tensors."""
+        return {str(i): run.treating.state_dict() for i, run in enumerate(self.runs)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Gives it back to those that are switched on, or will be."""
+        for i, run in enumerate(self.runs):
+            run.treating.load_state_dict(state.get(str(i), {}))
+
+    def _chosen(self, run: int | None) -> Sequence[Run]:
+        return self.runs if run is None else (self.runs[operator.index(run)],)
+
     def close(self) -> Diagnosis:
         """Takes every hook away, examines for the last time and reports; twice gives the same.
 
@@ -143,7 +187,7 @@ def watch(
     overhead: float = 0.01,
     interval: int | None = None,
     sinks: Iterable[str] = ("console",),
-    treat: Iterable[str] = (),
+    treat: str | Iterable[str | Intervention] = (),
     scaler: Any = None,
     first_step: int | None = None,
     full_updates: bool = False,
@@ -164,7 +208,10 @@ def watch(
         interval: sample every so many updates instead of as the budget allows.
         sinks: where findings go: "console" is standard error; "tensorboard", in `out` or a
             framework's writer, and "wandb", the active run, also get curves and histograms.
-        treat: treatments to apply while training; none exists yet.
+        treat: treatments to apply from the first update, by name or made with their arguments, as
+            "adaptive-clipping" or `AdaptiveClipping(2.0)`; "safe" switches on those that cannot
+            make a run worse, when a finding proposes them. None acts unless it is named here.
+            `treat` and `undo` of the doctor switch more on and off.
         scaler: the GradScaler, so that updates it skips are counted.
         first_step: number of the next update; None follows the optimizer's state, else the record.
         full_updates: measure the update of every weight at every sample, which takes a copy of all
@@ -190,7 +237,7 @@ def watch(
     Raises:
         TypeError: `optimizer` holds no torch optimizer.
         ValueError: an unknown sink, treatment or fact, a value that a fact cannot have, an
-            overhead that is no share.
+            overhead that is no share, a treatment that cannot act on this training.
         Unwritable: a sink lacks its package or its folder.
         SettingsError: `[tool.optdoctor]` has an unknown key.
     """
@@ -219,7 +266,7 @@ def start(
     overhead: float,
     interval: int | None,
     sinks: Iterable[str],
-    treat: Iterable[str],
+    treat: str | Iterable[str | Intervention],
     scaler: Any = None,
     first_step: int | None = None,
     full_updates: bool = False,
@@ -278,7 +325,23 @@ def start(
     undoing = [beware(runs)]
     if scaler is not None:
         undoing.append(count_skips(scaler, runs))
-    return Doctor(runs, undoing)
+    doctor = Doctor(runs, undoing)
+    _treat(doctor, asked_for(treat))
+    return doctor
+
+
+def _treat(doctor: Doctor, asked: Iterable[str | Intervention]) -> None:
+    try:
+        for one in asked:
+            if one == SAFE:
+                for run in doctor.runs:
+                    run.treating.prefer_safe()
+                    run.treating.consider(run.diagnosis, run.step)
+            else:
+                doctor.treat(one)
+    except BaseException:
+        doctor.close()
+        raise
 
 
 def _relieve(optimizers: Sequence[Any], folder: Path | None) -> None:
@@ -300,7 +363,7 @@ def check(
     *,
     overhead: float,
     interval: int | None,
-    treat: Iterable[str],
+    treat: str | Iterable[str | Intervention],
     save_batches: str | int | None = None,
 ) -> None:
     """Refuses arguments that cannot be meant.
@@ -314,8 +377,14 @@ def check(
         raise ValueError(f"interval must be at least 1, not {interval!r}")
     if save_batches is not None:
         num_bytes(save_batches)
-    if named := list(treat):
-        raise ValueError(f"no treatment is named {named[0]!r}: none can be applied live yet")
+    for one in asked_for(treat):
+        if one != SAFE:
+            make_treatment(one)
+
+
+def asked_for(treat: str | Iterable[str | Intervention]) -> tuple[str | Intervention, ...]:
+    """One name, or several."""
+    return (treat,) if isinstance(treat, str) else tuple(treat)
 
 
 def _step_channel(name: str) -> str:

@@ -2,12 +2,12 @@
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from torch.optim import Optimizer
 
-from optdoctor.live.untraced import num_steps_at_work, untraced
 from optdoctor.optimizers import layers
+from optdoctor.optimizers.untraced import num_steps_at_work, untraced
 
 Hook = Callable[[Optimizer, Any, Any], None]
 LOADING = "_optimizer_load_state_dict_post_hooks"
@@ -50,6 +50,10 @@ class Hooks:
             ):
                 place = Place(hook)
                 self._places.append((place, register(untraced(place.__call__))))
+            # Within those of treatments, whichever came first: what they change for the step is
+            # what the optimizer consumes.
+            after_hooks = cast(Any, optimizer._optimizer_step_post_hooks)
+            after_hooks.move_to_end(self._places[-1][1].id, last=False)
         self._loading = [
             one.register_load_state_dict_post_hook(loaded)
             for one in layers(optimizer)

@@ -50,9 +50,10 @@ from optdoctor.live.tensors import (
     weights_nonfinite,
 )
 from optdoctor.live.ties import tie_facts
-from optdoctor.live.untraced import num_steps_at_work
+from optdoctor.live.treating import Treating
 from optdoctor.live.witness import MicroBatches, Witness
 from optdoctor.optimizers import innermost, keeps_rule, number_of, probe_of
+from optdoctor.optimizers.untraced import num_steps_at_work
 from optdoctor.readers.run_record import FINDINGS, json_rows
 from optdoctor.reading.log import MAX_METRICS
 from optdoctor.rules import RULES
@@ -62,8 +63,9 @@ from optdoctor.trace import Event, EventKind, Fact, Trace
 
 MAX_EVENTS = 100
 """Events of one kind that are written down where a kind may come at every update."""
-BOUNDED: frozenset[EventKind] = frozenset({"alarm", "step-skipped"})
+BOUNDED: frozenset[EventKind] = frozenset({"alarm", "step-skipped", "treatment"})
 FIRST_BAD = "first_nonfinite_step"
+LOSS_ONLY = frozenset({"loss"})
 NOT_MADE = "the update was not made"
 PROMPT = 10
 """Alarms that are examined whatever the bill."""
@@ -164,6 +166,9 @@ class Run:
         """Whether every update that a scaler skips is made known by `skip`."""
         self.keeper: Any = None
         """The doctor, who must live as long as the hooks do."""
+        self.treating = Treating(
+            self.optimizer, model, lambda: self.journal.facts, self._note_treatment
+        )
         self._given_first = first_step
         self._begun = False
         with self._guard("start"):
@@ -232,6 +237,9 @@ class Run:
             return
         with self._guard("log"):
             self._rows.log(self._kept(values))
+        if self.treating.at_work:
+            with self._guard("treatments"):
+                self.treating.observe(values)
 
     def _kept(self, values: Mapping[str, float | Tensor]) -> Mapping[str, float | Tensor]:
         """The values, without metrics beyond the number of names that a record can bear."""
@@ -258,6 +266,9 @@ class Run:
             return
         with self._guard("log"):
             self._take([(step, dict(values))])
+        if self.treating.at_work:
+            with self._guard("treatments"):
+                self.treating.observe(values)
 
     def skip(self) -> None:
         """Counts an update that was attempted and not made."""
@@ -350,6 +361,10 @@ class Run:
         if os.getpid() == self._process:
             self._note(Event(self.step, kind, text))
 
+    def _note_treatment(self, kind: EventKind, text: str, old: Fact, new: Fact) -> None:
+        if os.getpid() == self._process:
+            self._note(Event(self.step, kind, text, old, new))
+
     def _note(self, event: Event) -> None:
         self._num_events[event.kind] += 1
         if event.kind not in BOUNDED or self._num_events[event.kind] <= MAX_EVENTS:
@@ -365,6 +380,7 @@ class Run:
         attention_tap.leave(self)
         if self._hooks is not None:
             self._hooks.remove()
+        self.treating.close()
         if self._witness is not None:
             self._witness.close()
         with self._guard("step"):
@@ -621,6 +637,9 @@ class Run:
                 self._batches.release(self._incoming.known)
         self._compare_replicas()
         self._look(sampled=sampled)
+        if self.treating.is_due(self.step):
+            with self._guard("treatments"):
+                self.treating.guard(self._known(LOSS_ONLY), self.step)
 
     def _look(self, *, sampled: bool = False) -> None:
         """Lets all rules look if it is time and there is room, or if a new sample is worth it."""
@@ -791,6 +810,9 @@ class Run:
         self.journal.notices(told)
         if tell:
             self._outlets.tell(told)
+            if self.treating.at_work:
+                with self._guard("treatments"):
+                    self.treating.consider(self._examiner.diagnosis, self.step)
 
     def _fail(self, part: str, error: Exception) -> None:
         """Steps back from the part that failed, and writes down why, once."""

@@ -16,7 +16,7 @@ from optdoctor.live.guard import Guard
 from optdoctor.live.sentinel import STRIDED, Sight, is_host, sight_of
 from optdoctor.live.tensors import Tracked
 from optdoctor.live.units import HALF
-from optdoctor.live.untraced import untraced
+from optdoctor.optimizers.untraced import untraced
 
 FEW = 8
 """Elements below which all may have a gradient of 0 while others have none."""

@@ -267,7 +267,9 @@ def _remedies(findings: list[Finding], trace: Trace) -> Iterable[Remedy]:
     framework = trace.facts.get("framework")
     chosen: dict[object, tuple[Treatment, tuple[tuple[str, str], ...], list[int]]] = {}
     for position, treatment in _advised(findings):
-        code = tuple(spell(str(framework) if framework else None, treatment.changes))
+        code = tuple(
+            spell(str(framework) if framework else None, treatment.changes, treatment.intervention)
+        )
         _, _, of = chosen.setdefault(code or treatment.title, (treatment, code, []))
         if position not in of:
             of.append(position)

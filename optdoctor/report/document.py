@@ -144,6 +144,7 @@ def _treatment(treatment: Treatment) -> Json:
         "safety": treatment.safety,
         "basis": treatment.basis,
         "source": treatment.source,
+        "intervention": treatment.intervention or None,
     }
 
 

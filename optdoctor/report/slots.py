@@ -370,7 +370,9 @@ def _do(
     framework = trace.facts.get("framework")
     lines: list[str] = []
     for treatment in treatments:
-        spelled = spell(str(framework) if framework else None, treatment.changes)
+        spelled = spell(
+            str(framework) if framework else None, treatment.changes, treatment.intervention
+        )
         # The same code is the same treatment, whatever each rule calls it.
         before = {printed.get(code, position) for _, code in spelled} - {position}
         if before:

@@ -1,6 +1,7 @@
 """How each framework spells the change of a knob: one file of data per framework.
 
-A file holds `LABEL`, `LOOK_INSIDE`, `PACKAGES` (names under which it is installed) and `KNOBS`:
+A file holds `LABEL`, `LOOK_INSIDE`, `TREAT` (a treatment that optdoctor applies, for `{new}`),
+`PACKAGES` (names under which it is installed) and `KNOBS`:
 {knob: code, or {new value: code}}, in which `{new}` stands for the new value, and `{groups[model]}`
 for two groups of parameters: those of one layer, and all others at the rate `lr` as before. Where
 the framework spelled it otherwise before some release, `BEFORE` holds {(4, 56): the knobs as they
@@ -27,8 +28,11 @@ _GROUPS = (
 )
 
 
-def spell(framework: str | None, changes: Mapping[str, tuple[Knob, Knob]]) -> list[tuple[str, str]]:
-    """[(label, code)] for each distinct spelling; in every framework where it is not known.
+def spell(
+    framework: str | None, changes: Mapping[str, tuple[Knob, Knob]], intervention: str = ""
+) -> list[tuple[str, str]]:
+    """[(label, code)] for each distinct spelling; in every framework where it is not known. Then
+    that of the `intervention` that does it while the run trains, where there is one.
 
     A knob for which no spelling is known is left out. The spelling is that of the installed
     version; of the newest one known where none is installed.
@@ -39,6 +43,9 @@ def spell(framework: str | None, changes: Mapping[str, tuple[Knob, Knob]]) -> li
         for knob, (_, new) in changes.items()
         if (code := _code(module, knob, new))
     ]
+    if intervention:
+        own = (module.TREAT.format(new=intervention) for module in _spoken(framework))
+        lines += [("optdoctor", code) for code in own]
     return list(dict.fromkeys(lines))
 
 

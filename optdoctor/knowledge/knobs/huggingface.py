@@ -3,6 +3,7 @@
 LABEL = "HF"
 PACKAGES = ("transformers",)
 LOOK_INSIDE = "Trainer(.., callbacks=[OptDoctorCallback()])"
+TREAT = 'OptDoctorCallback(treat=["{new}"])'
 
 _AFTER = "\nmodel.float()  # where it is built from a config\nTrainingArguments(bf16=True)"
 _FLOAT32 = f"from_pretrained(.., dtype=torch.float32){_AFTER}"

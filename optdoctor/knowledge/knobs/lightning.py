@@ -7,6 +7,7 @@ optimizer's state brings the old ones back. A rate is set before the scheduler i
 LABEL = "Lightning"
 PACKAGES = ("lightning", "pytorch-lightning")
 LOOK_INSIDE = "Trainer(.., callbacks=[OptDoctorCallback()])"
+TREAT = 'OptDoctorCallback(treat=["{new}"])'
 
 _START = "on_train_start: for g in self.optimizers().param_groups: g"
 _MAKE = "configure_optimizers: "

@@ -3,6 +3,7 @@
 LABEL = "plain"
 PACKAGES = ("torch",)
 LOOK_INSIDE = "doctor = optdoctor.watch(model, optimizer)"
+TREAT = 'optdoctor.watch(.., treat=["{new}"])'
 
 _GROUP = "for g in optimizer.param_groups: g"
 _AUTOCAST = 'with torch.autocast("cuda", torch.bfloat16): loss = ...'

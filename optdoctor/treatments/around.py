@@ -1,0 +1,127 @@
+"""The hooks through which treatments act: one pair around each step of an optimizer.
+
+The pair lies outside of all others, so that whoever watches the step sees what the optimizer is
+given, as the doctor, whose numbers are of what was consumed. Seen in torch 2.4 to 2.13:
+`_optimizer_step_pre_hooks` and `_optimizer_step_post_hooks` are ordered by their handles' ids.
+"""
+
+import weakref
+from contextlib import suppress
+from typing import Any, ClassVar, Protocol, cast
+
+from torch.optim import Optimizer
+
+from optdoctor.optimizers.untraced import num_steps_at_work, untraced
+from optdoctor.trace import EventKind, Fact
+
+
+class Acting(Protocol):
+    """What `Around` needs to know of an intervention."""
+
+    name: ClassVar[str]
+
+    def before(self) -> None:
+        """A step begins."""
+
+    def after(self) -> None:
+        """It ended."""
+
+    def undo(self) -> None:
+        """It is switched off."""
+
+    def note(
+        self, text: str, old: Fact = None, new: Fact = None, kind: EventKind = "treatment"
+    ) -> None:
+        """It tells."""
+
+
+class Around:
+    """Calls the interventions of one optimizer in the order in which they were switched on, and
+    after the step in the reverse order.
+
+    One that raises is taken away and says so; the training goes on without it. One that is
+    switched on or off within a step is so from its end.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = weakref.ref(optimizer)
+        self._given: list[Acting] = []
+        self._at_work: list[Acting] = []
+        self._depth = 0
+        self._handles: list[Any] = []
+        self._place()
+
+    @property
+    def within(self) -> bool:
+        """Whether a step is at work."""
+        optimizer = self._optimizer()
+        return bool(self._depth and optimizer is not None and num_steps_at_work(optimizer))
+
+    def add(self, one: Acting) -> None:
+        """From the next step on."""
+        self._given.append(one)
+
+    def take_away(self, one: Acting) -> None:
+        """What it borrowed for a step that is at work, or was broken off, it gives back."""
+        if one in self._given:
+            self._given.remove(one)
+        if one in self._at_work:
+            self._at_work.remove(one)
+            one.after()
+        if not self._given and not self.within:
+            for handle in self._handles:
+                handle.remove()
+            self._handles = []
+
+    def _place(self) -> None:
+        optimizer = self._optimizer()
+        if optimizer is None or self._handles:
+            return
+        first = optimizer.register_step_pre_hook(untraced(self._before))
+        last = optimizer.register_step_post_hook(untraced(self._after))
+        cast(Any, optimizer._optimizer_step_pre_hooks).move_to_end(first.id, last=False)
+        self._handles = [first, last]
+
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._depth = num_steps_at_work(optimizer) if self._depth else 1
+        if self._depth > 1:  # a step of a base class within this one
+            return
+        self._give_back()  # of a step that an exception left
+        for one in list(self._given):
+            self._at_work.append(one)
+            try:
+                one.before()
+            except Exception as error:
+                self._fail(one, error)
+
+    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        ended, self._depth = self._depth == 1, max(self._depth - 1, 0)
+        if ended:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        while self._at_work:
+            one = self._at_work.pop()
+            try:
+                one.after()
+            except Exception as error:
+                self._fail(one, error)
+
+    def _fail(self, one: Acting, error: Exception) -> None:
+        said = f"{one.name} failed and is switched off, {type(error).__name__}: {error}"
+        with suppress(Exception):
+            one.note(said, kind="doctor-failed")
+        with suppress(Exception):  # taken away it is, even if it cannot give back
+            one.undo()
+
+
+_AROUND: "weakref.WeakKeyDictionary[Optimizer, Around]" = weakref.WeakKeyDictionary()
+
+
+def around(optimizer: Optimizer) -> Around:
+    """The pair of hooks of this optimizer: there is one, however many treatments."""
+    found = _AROUND.get(optimizer)
+    if found is None:
+        found = _AROUND[optimizer] = Around(optimizer)
+    found._place()
+    return found

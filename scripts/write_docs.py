@@ -1,13 +1,14 @@
-"""Writes docs/rules/ and the pages of channels, formats and optimizers from the registries:
-`make docs`.
+"""Writes docs/rules/ and the pages of channels, formats, optimizers and treatments from the
+registries: `make docs`.
 
-The pages are the docstrings of rules, readers and optimizer families and the sentences of the
-channels, nothing else; a test compares them with what this writes. So it does with the index of the
-readers, by which only those are loaded that may claim a log.
+The pages are the docstrings of rules, readers, optimizer families and treatments and the sentences
+of the channels, nothing else; a test compares them with what this writes. So it does with the index
+of the readers, by which only those are loaded that may claim a log.
 """
 
 import argparse
 import importlib
+import inspect
 import json
 import re
 from collections.abc import Iterable
@@ -22,6 +23,7 @@ from optdoctor.report import formats
 from optdoctor.report.explain import kind, limit_docs
 from optdoctor.rule import Rule
 from optdoctor.rules import RULES
+from optdoctor.treatments import interventions
 
 DOCS = Path(__file__).parent.parent / "docs"
 AXES = {
@@ -45,6 +47,7 @@ def pages() -> dict[str, str]:
         "channels.md": _channels(),
         "formats.md": _formats(),
         "optimizers.md": _optimizers(),
+        "treatments.md": _treatments(),
         "rules/README.md": _index(RULES),
         **rules,
     }
@@ -118,6 +121,26 @@ def _optimizers() -> str:
             if probe.family == family
         ]
         parts.append(_table(["classes", "update foretold"], rows).rstrip())
+    return "\n\n".join(parts) + "\n"
+
+
+def _treatments() -> str:
+    """Every treatment that acts, by the docstrings of its file and its class."""
+    head = (
+        "# Treatments that act\n\nEach is switched on by its name, `optdoctor.watch(..,"
+        ' treat=["adaptive-clipping"])`, or alone, `AdaptiveClipping().apply(optimizer)`, and off'
+        ' by `undo`; none acts unless it is asked for. `treat="safe"` switches on those marked safe,'
+        " when a finding proposes them. It acts within steps of the optimizer and leaves settings"
+        " between them as they are"
+        " ([decision 0023](decisions/0023-treatments-act-within-a-step.md))."
+    )
+    parts = [GENERATED + head]
+    for name, made in interventions().items():
+        module = importlib.import_module(made.__module__)
+        arguments = str(inspect.signature(made)).partition(" ->")[0]
+        own = (inspect.getdoc(made) or "").strip()
+        parts.append(f"## {name}\n\n{(module.__doc__ or '').strip()}")
+        parts.append(f"`{made.__module__}.{made.__name__}{arguments}`, {made.safety}. {own}")
     return "\n\n".join(parts) + "\n"
 
 

@@ -8,7 +8,7 @@ stands.
 
 import math
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
@@ -30,8 +30,12 @@ except ImportError as _error:
     raise ImportError(f"{_error}; {_how}", name=_error.name) from _error
 
 from optdoctor.adapters.inert import Attendant, inert
+from optdoctor.adapters.trainer_trial import check_plain, try_trainer
+from optdoctor.live.candidates import Asked, candidates
 from optdoctor.live.doctor import start
 from optdoctor.live.micro_losses import MicroLosses, Window
+from optdoctor.live.trial import checked_steps
+from optdoctor.live.verdicts import Trial
 from optdoctor.reading.log import number
 from optdoctor.trace import Fact
 
@@ -85,6 +89,34 @@ class OptDoctorCallback(Attendant, TrainerCallback):
         )
         self._resume(Path(args.output_dir or ".") / f"checkpoint-{state.global_step}" / TREATMENTS)
         _tap(self)
+
+    def trial(
+        self, trainer: Trainer, treatments: Asked | Iterable[Any], *, steps: int = 50
+    ) -> Trial:
+        """Tries treatments on a Trainer before its `train()`, or after one that was stopped.
+
+        Each is a name, an `Intervention`, settings as {"lr": 1e-4}, or a list of these to be tried
+        together. From where the model stands `steps` updates, at least 10, are made as the Trainer
+        makes them, with its batches, accumulation, clip, optimizer and schedule, warm-up included;
+        then model, optimizer, schedule and generators are put back to the bit, and `train()` goes
+        on as if nothing had been. What only `train()` switches on, as gradient checkpointing or
+        NEFTune's noise, is not there before it. No callback is told, and no record written.
+
+        Raises:
+            ValueError: no treatment has that name, too few steps, no data, a schedule that has
+                ended, several processes or devices, fp16, or within a training.
+        """
+        asked, steps = candidates(treatments), checked_steps(steps)
+        if self in _LISTENING:
+            raise ValueError("a trial of a Trainer is made before or after its train(), not within")
+        check_plain(trainer)
+
+        def facts(total: int) -> Mapping[str, Fact]:
+            known = _facts(trainer.args, trainer.state, trainer.model)
+            schedule = _schedule(trainer.lr_scheduler, trainer.args)
+            return known | {"total_steps": total} | schedule | self._told
+
+        return try_trainer(trainer, asked, steps, facts)
 
     def _resume(self, path: Path) -> None:
         """Gives treatments back what they remembered at the checkpoint; no pickle is loaded."""

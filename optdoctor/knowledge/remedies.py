@@ -43,4 +43,10 @@ def float32_state(dtype: str, basis: Literal["measured", "heuristic"], source: s
         safety="safe",
         basis=basis,
         source=source,
+        intervention=in_float32(dtype),
     )
+
+
+def in_float32(dtype: str) -> str:
+    """The intervention that makes updates in float32 though weights or state are of `dtype`."""
+    return "float32-state" if dtype in ("float16", "bfloat16") else ""

@@ -5,7 +5,7 @@ import operator
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from copy import deepcopy
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -18,6 +18,7 @@ from optdoctor import settings as settings_file
 from optdoctor.channels import Axis, channel, is_channel
 from optdoctor.findings import SEVERITIES, Diagnosis, Verdict
 from optdoctor.live.batches import NO_FOLDER, Batches, Entry, Process, num_bytes
+from optdoctor.live.candidates import Asked, Trained, candidates
 from optdoctor.live.loss_graph import loss_facts
 from optdoctor.live.run import Run
 from optdoctor.live.scaler import beware, check_scaler, count_skips
@@ -25,6 +26,8 @@ from optdoctor.live.schedule import Schedule
 from optdoctor.live.setup import scaler_facts
 from optdoctor.live.told import checked
 from optdoctor.live.treating import SAFE
+from optdoctor.live.trial import Supply, checked_steps, try_all
+from optdoctor.live.verdicts import Trial
 from optdoctor.optimizers import innermost
 from optdoctor.sinks import Place, make, sink_names
 from optdoctor.sinks.record import make_room
@@ -46,8 +49,19 @@ class Doctor:
     A context manager: leaving it closes the doctor, and lets an exception of the training pass.
     """
 
-    def __init__(self, runs: Sequence[Run], undoing: Sequence[Callable[[], None]] = ()) -> None:
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        undoing: Sequence[Callable[[], None]] = (),
+        *,
+        model: nn.Module | None = None,
+        given: Sequence[Any] = (),
+    ) -> None:
+        """`given`: the optimizers as the loop has them, with what is around them."""
         self.runs = tuple(runs)
+        self._model, self._given = model, tuple(given)
+        self.batches: Supply | None = None
+        """Those that the last trial was made with and the rest behind them, also if it raised."""
         self._undoing, self._process = undoing, os.getpid()
         self._losses = LOSSES
         _OPEN.add(self)
@@ -75,6 +89,8 @@ class Doctor:
         last finished update. Several of one update, as of micro-batches, are averaged. Tensors are
         copied where they are, without waiting for them. `run` names one of several optimizers.
         """
+        if self._is_paused:
+            return
         with self.runs[0].logging:
             self._log(values, run)
 
@@ -100,13 +116,18 @@ class Doctor:
     @property
     def wants_losses(self) -> bool:
         """Whether the graph of the next loss is looked at."""
-        return self._losses > 0
+        return self._losses > 0 and not self._is_paused
+
+    @property
+    def _is_paused(self) -> bool:
+        """Whether a trial is at work: what it does enters no record."""
+        return any(run.is_paused for run in self.runs)
 
     def see_loss(self, loss: Tensor, runs: Sequence[Run] = ()) -> None:
         """Learns what the graph of one of the first losses tells; of all runs where none is named.
 
         For whoever has the loss with its graph and logs its number later."""
-        if self._losses and loss.grad_fn is not None:
+        if self.wants_losses and loss.grad_fn is not None:
             self._losses -= 1
             told = loss_facts(loss)
             for one in runs or self.runs:
@@ -139,6 +160,82 @@ class Doctor:
         """
         for one in self._chosen(run):
             one.treating.undo(treatment)
+
+    def trial(
+        self,
+        step_fn: Callable[..., Any],
+        treatments: Asked | Iterable[Asked | Sequence[Asked]],
+        *,
+        batches: Iterable[Any] | None = None,
+        steps: int = 50,
+        also: Iterable[Any] = (),
+    ) -> Trial:
+        """Tries treatments on this training as it stands, and puts it back to the bit.
+
+        Between two updates of a loop `for batch in batches`:
+
+            trial = doctor.trial(update, ["adaptive-clipping", {"lr": 1e-4}], batches=batches)
+            batches = trial.batches  # those of the trial and then the rest: none is lost
+            print(trial)
+
+        Untreated and then with each candidate, `steps` updates are made on the same batches from
+        the same weights, optimizer state and random numbers. Treatments that are switched on act
+        in all of them. Nothing of it enters the record but one event that tells what it showed.
+
+        Args:
+            step_fn: makes one whole update of one batch, from `zero_grad` to the step of optimizer
+                and schedule, and returns the loss, as a number or a tensor of one.
+            treatments: each a name, an `Intervention`, settings of the optimizer's groups as
+                {"lr": 1e-4}, which hold at each step of the trial whatever a schedule sets, or a
+                list of these to be tried together. One that cannot act is reported with its reason.
+            batches: where they come from; each step is given a copy of its own. If it has fewer
+                than `steps`, all are used; pass the iterator of the epoch, not its loader, to go on
+                within it. None calls `step_fn()`: where its data come from is then not put back,
+                unless `also` has it, and candidates may see others.
+            steps: at least 10.
+            also: what else an update moves on: schedules, a GradScaler, averaged models, generators
+                of random numbers, or anything with `state_dict` and `load_state_dict`.
+
+        Put back in place are parameters, buffers, gradients, settings and modes of the model's
+        modules, the optimizers with their groups and states, what is in `also`, the generators of
+        torch (each device in use), numpy and Python, also after an exception or an interruption,
+        which pass; `batches` of the doctor then has the batches. It takes one more copy of all of
+        this in memory, and `steps` updates for each candidate and the untreated run. Counters and
+        files of the loop's own are not seen. Random numbers that the batches themselves drew from
+        the global generators stay drawn: a loader without workers that augments by these goes on
+        with others than without a trial. In a distributed training every process makes the trial,
+        and each tells of its own losses.
+
+        What it tells is of the short term only: see `Trial`.
+
+        Raises:
+            ValueError: no treatment has that name, too few steps, no batch, a model that is not
+                built yet, a doctor that is closed or at a trial.
+            TypeError: `step_fn` returns no loss, or `also` holds what has no state.
+        """
+        asked, steps = candidates(treatments), checked_steps(steps)
+        if self not in _OPEN or self._model is None:
+            raise ValueError("the doctor is closed: watch the training again for a trial")
+        if self._is_paused:
+            raise ValueError("a trial is at work already")
+        self.batches = None if batches is None else Supply(batches)
+        trained = [Trained(r.optimizer, dict(r.journal.facts), r.treating.on) for r in self.runs]
+        with ExitStack() as pauses:
+            for run in self.runs:
+                pauses.enter_context(run.paused())
+            result = try_all(
+                self._model,
+                trained,
+                step_fn,
+                asked,
+                supply=self.batches,
+                steps=steps,
+                wrappers=self._given,
+                also=also,
+            )
+        for run in self.runs:
+            run.event("treatment", result.summary)
+        return result
 
     def state_dict(self) -> dict[str, Any]:
         """What treatments remember, for a checkpoint: plain numbers and tensors."""
@@ -325,7 +422,7 @@ def start(
     undoing = [beware(runs)]
     if scaler is not None:
         undoing.append(count_skips(scaler, runs))
-    doctor = Doctor(runs, undoing)
+    doctor = Doctor(runs, undoing, model=model, given=given)
     _treat(doctor, asked_for(treat))
     return doctor
 

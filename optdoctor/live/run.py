@@ -6,7 +6,8 @@ import os
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ from optdoctor.rules import RULES
 from optdoctor.settings import Settings
 from optdoctor.sinks import Histogram, Sample, Sink, report_page
 from optdoctor.trace import Event, EventKind, Fact, Trace
+from optdoctor.treatments.left_out import is_left_out
 
 MAX_EVENTS = 100
 """Events of one kind that are written down where a kind may come at every update."""
@@ -116,6 +118,8 @@ class Run:
         self._started = time.perf_counter()
         self._final_cost: str | None = None
         self._closed = self._due = self._skips = self._live = False
+        self.is_paused = False
+        """Whether what happens is none of the training's, and not looked at."""
         self._moments_told = False
         """Whether the facts are told that the first sample of these tensors shows."""
         self._depth = 0
@@ -224,8 +228,28 @@ class Run:
 
     @property
     def _idle(self) -> bool:
-        """Whether nothing is watched: never begun, closed, stepped back, or in a forked child."""
-        return not self._live or os.getpid() != self._process
+        """Whether nothing is watched: never begun, closed, stepped back, paused, or in a forked
+        child."""
+        return not self._live or self.is_paused or os.getpid() != self._process
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Looks away, as from a trial: the record goes on afterwards as if no time had passed."""
+        began, billed = time.perf_counter(), (self._schedule.idle_s, self._schedule.work_s)
+        witness = self._witness
+        seen = {} if witness is None else dict(vars(witness))
+        self.is_paused = True
+        try:
+            yield
+        finally:
+            self.is_paused = False
+            spent_s = time.perf_counter() - began
+            self._started += spent_s
+            if self._made is not None:
+                self._made += spent_s
+            self._schedule.idle_s, self._schedule.work_s = billed
+            if witness is not None:  # its hooks lie on a tensor
+                vars(witness).update(seen)
 
     @property
     def _elapsed(self) -> float:
@@ -362,7 +386,7 @@ class Run:
             self._note(Event(self.step, kind, text))
 
     def _note_treatment(self, kind: EventKind, text: str, old: Fact, new: Fact) -> None:
-        if os.getpid() == self._process:
+        if os.getpid() == self._process and not self.is_paused:
             self._note(Event(self.step, kind, text, old, new))
 
     def _note(self, event: Event) -> None:
@@ -723,6 +747,8 @@ class Run:
         """
         mark = getattr(optimizer, "found_inf", None)
         self._mark = None
+        if is_left_out(optimizer):
+            return True
         if isinstance(mark, Tensor) and not is_host(mark.device):
             self._mark = mark.detach().reshape(()).clone()
             return False

@@ -399,6 +399,7 @@ def _treatments(
         safety="risky",
         basis="measured",
         source=TRIED,
+        intervention="" if clip else "adaptive-clipping",
     )
     return batch, again, now
 

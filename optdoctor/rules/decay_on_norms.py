@@ -84,6 +84,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding] | Abstain:
                     safety="risky",
                     basis="literature",
                     source="transformers' Trainer leaves norms and biases out of the decay",
+                    intervention="decay-groups",
                 ),
             ),
         )

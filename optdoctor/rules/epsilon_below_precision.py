@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from optdoctor import rule
 from optdoctor.findings import Evidence, Finding, Severity, Treatment
 from optdoctor.knowledge.precision import round_to, short
+from optdoctor.knowledge.remedies import in_float32
 from optdoctor.synthetic import make_trace, small_gpt
 from optdoctor.trace import Trace
 
@@ -103,6 +104,7 @@ def check(trace: Trace, limits: Limits) -> list[Finding]:
                     safety="safe",
                     basis="measured",
                     source=tried,
+                    intervention=in_float32(dtype),
                 ),
                 Treatment(
                     title=f"In an emergency: eps = {short(limits.emergency_eps)}",

@@ -315,6 +315,7 @@ def _treatments(trace: Trace, worst: _Outlier, *, clipped: bool) -> tuple[Treatm
                 when="now",
                 safety="risky",
                 source="it bounds the step of a gradient that stands out and leaves all others",
+                intervention="" if clip else "adaptive-clipping",
             )
         )
     return tuple(told)

@@ -317,6 +317,7 @@ def _treatments(
         safety="manual",
         basis="literature",
         source="torch.nn.utils.clip_grad_norm_",
+        intervention="step-guard",
     )
     repeat = Treatment(
         title=f"Repeat step {since} on its batch under torch.autograd.detect_anomaly()",

@@ -200,6 +200,7 @@ def _treatments(trace: Trace, first: int, seen: _Seen | None) -> tuple[Treatment
         safety="manual",
         basis="heuristic",
         source="documentation of torch.nn.utils.clip_grad_norm_",
+        intervention="step-guard",
     )
     return (go_back(trace, origin, ALL), guard if origin < first else look)
 

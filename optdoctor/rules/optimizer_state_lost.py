@@ -154,6 +154,7 @@ def _treatments() -> tuple[Treatment, ...]:
             safety="risky",
             basis="heuristic",
             source="the first updates without state are as large as those of a new run",
+            intervention="warmup-restart",
         ),
     )
 

@@ -39,6 +39,7 @@ from optdoctor import rule
 from optdoctor.curves.rows import spans
 from optdoctor.findings import Abstain, Evidence, Finding, Severity, Treatment
 from optdoctor.knowledge.precision import FORMATS
+from optdoctor.knowledge.remedies import in_float32
 from optdoctor.synthetic import falling_loss, make_trace, small_gpt
 from optdoctor.trace import SAMPLED, Trace
 
@@ -242,12 +243,14 @@ def _treatments(dtype: str) -> tuple[Treatment, ...]:
             safety="safe",
             basis="measured",
             source=f"6 of 6 small bfloat16 runs recovered: {TRIED}",
+            intervention=in_float32(dtype),
         ),
         Treatment(
             title="Where float32 does not fit: an optimizer that rounds stochastically",
             safety="manual",
             basis="measured",
             source=f"6 of 6 small bfloat16 runs came within 5 % of their float32 twins: {TRIED}",
+            intervention="stochastic-rounding" if dtype == "bfloat16" else "",
         ),
         Treatment(
             title="Train a float32 twin on the same batches for 200 steps and compare the losses",

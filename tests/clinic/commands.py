@@ -6,6 +6,7 @@
         [--timed] [--list]
     python -m tests.clinic report REASON [--full]
     python -m tests.clinic nearness
+    python -m tests.clinic trials [--held | --half HALF] [--healthy] [--only FAULT..]
     python -m tests.clinic try --fault NAME [--seeds 1] | --healthy FAMILY OPTIMIZER
 
 `record` trains what is not yet recorded and can be stopped at any time. `judge` runs the rules over
@@ -13,9 +14,11 @@ what is recorded: over the open half of the configurations, unless `--held` give
 which the other half is looked at; that is written down in docs/validation-history.md. `report`
 judges both, and a second base of seeds, and writes docs/validation.md and the rates in reports.
 `nearness` tightens each limit until healthy runs of the open half are called sick, and writes
-docs/validation-of-limits.md. `--apart` is of families that nobody who set a limit has trained: all
-of them count as held apart. `try` trains one fault beside its healthy twin, in seconds to minutes,
-and keeps nothing.
+docs/validation-of-limits.md. `trials` trains each recorded run that a fault harmed once more, with
+what is proposed for it, and `--healthy` runs with each intervention; it writes
+docs/validation-of-treatments.md, unless `--only` some were asked for. `--apart` is of families that
+nobody who set a limit has trained: all of them count as held apart. `try` trains one fault beside
+its healthy twin, in seconds to minutes, and keeps nothing.
 """
 
 import argparse
@@ -34,6 +37,8 @@ from typing import Any
 import bases
 import nearness
 import records
+import trials
+import trials_page
 import validation
 from faulting import faults
 from figures import counted, sane
@@ -83,6 +88,14 @@ def main() -> None:
             one.add_argument("--list", action="store_true", help="every run")
     one = commands.add_parser("nearness")
     one.set_defaults(act=nearest)
+    one.add_argument("--workers", type=int, default=2)
+    one = commands.add_parser("trials")
+    one.set_defaults(act=treat)
+    which = one.add_mutually_exclusive_group()
+    which.add_argument("--half", choices=("open", "held"), default="open", help="of which runs")
+    which.add_argument("--held", dest="half", action="store_const", const="held")
+    one.add_argument("--healthy", action="store_true", help="healthy runs with each intervention")
+    one.add_argument("--only", nargs="*", default=(), help="faults")
     one.add_argument("--workers", type=int, default=2)
     one = commands.add_parser(
         "try",
@@ -175,6 +188,32 @@ def nearest(told: argparse.Namespace) -> None:
     text = nearness.page(nearness.collected(healthy, several), len(healthy))
     validation.LIMITS_PAGE.write_text(text, encoding="utf-8")
     print(text)
+
+
+def treat(told: argparse.Namespace) -> None:
+    """What is proposed for harmed runs, tried on them, written down."""
+    chosen = [fault for fault in faults().values() if not told.only or fault.name in told.only]
+    held = told.half == "held"
+    jobs = [j for j in records.fault_jobs(chosen) if is_held(j.configuration) == held]
+    several: list[trials.Trial] = []
+    began = time.perf_counter()
+    for i, (_, found) in enumerate(_several(trials.tried, jobs, told.workers), 1):
+        several += found
+        if i % 50 == 0:
+            print(f"{i} of {len(jobs)} runs, {time.perf_counter() - began:.0f} s", flush=True)
+    names, left = trials.constructible()
+    asked = [(job, name) for name in names for job in _healthy()]
+    asked = [one for one in asked if told.healthy or trials.is_kept(one)]
+    healthy = [trial for _, trial in _several(trials.tried_in_health, asked, told.workers)]
+    half = "held apart" if held else "open"
+    text = trials_page.page(several, healthy, left, half)
+    if not told.only:
+        trials_page.PAGE.write_text(text, encoding="utf-8")
+    print(text)
+
+
+def _healthy() -> list[Job]:
+    return trials.healthy_jobs(records.drawn_jobs(HEALTHY))
 
 
 def _judged(jobs: Sequence[Job], held: bool, told: argparse.Namespace) -> list[Judged]:

@@ -13,7 +13,7 @@ demo: $(VENV)/.installed-demo
 	$(BIN)/optdoctor demo
 
 test: lint
-	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --durations 30 --durations-min 5
 
 # What depends on a framework, with the oldest release of each that we support.
 test-old: $(OLD)/.installed

@@ -225,7 +225,7 @@ def _is_of_hooks(name: str) -> bool:
 
 
 def _version(tensor: Tensor) -> Callable[[], None]:
-    """How it is put back how often the tensor was written to. Seen in torch 2.4 to 2.13."""
+    """How it is put back how often the tensor was written to. Seen in torch 2.13."""
     with suppress(Exception):  # a tensor of inference mode counts nothing
         kept = grad_mode._unsafe_preserve_version_counter(tensor)
         return lambda: kept.__exit__(None, None, None)

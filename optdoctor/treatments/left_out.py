@@ -43,3 +43,10 @@ class LeftOut:
 def is_left_out(optimizer: Any) -> bool:
     """Whether the step at work is none."""
     return getattr(optimizer, MARK, False) is True
+
+
+def is_left_out_by_scaler(optimizer: Any) -> bool:
+    """Whether a gradient scaler has told a fused optimizer to leave this step out; waits for the
+    device where it has told anything."""
+    mark = getattr(optimizer, "found_inf", None)
+    return isinstance(mark, Tensor) and bool(mark > 0)

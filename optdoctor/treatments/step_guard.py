@@ -9,14 +9,17 @@ gradient, and processes that do not agree wait for each other for ever.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from optdoctor.findings import Safety
 from optdoctor.treatments.gradients import agreed, with_gradients
 from optdoctor.treatments.intervention import Intervention
-from optdoctor.treatments.left_out import LeftOut
+from optdoctor.treatments.left_out import LeftOut, is_left_out_by_scaler
+from optdoctor.treatments.needs import gradients_before
+from optdoctor.treatments.norms import are_finite
 
 PATIENCE = 50
 NAMED = 3
@@ -27,11 +30,12 @@ class StepGuard(Intervention):
     """Leaves out steps with a gradient that is not finite, in all processes if in one.
 
     Each step waits once for the device, and asks all processes where several train. Under a
-    gradient scaler, which leaves such steps out by itself, it never acts.
+    gradient scaler, which leaves such steps out by itself, it never acts. Of the first `patience`
+    steps in a row each is told; those that follow are only counted.
     """
 
     name = "step-guard"
-    safety = "safe"
+    safety: ClassVar[Safety] = "safe"
 
     def __init__(self, *, patience: int = PATIENCE) -> None:
         if patience < 1:
@@ -40,40 +44,53 @@ class StepGuard(Intervention):
         self._left_out = LeftOut()
         self._total = self._in_a_row = 0
 
+    def check(self) -> None:
+        """Refuses steps that take their gradients within."""
+        gradients_before(self.name, self.optimizer)
+
     def before(self) -> None:
         """Decides; all processes ask at every step."""
         parameters = self.parameters()
-        own = self.is_bad(with_gradients(parameters))
-        if not bool(agreed(own)):
+        present = with_gradients(parameters)
+        if not parameters or not bool(agreed(self.is_bad(present))):
             self._in_a_row = 0
+            return
+        if is_left_out_by_scaler(self.optimizer):
             return
         self._total += 1
         self._in_a_row += 1
-        if self._in_a_row == self.patience:
-            told = f"{self.name} has left out {self.patience} steps in a row: the run stands still"
-            self.note(f"{told}, and what it guards against does not pass")
-        self.note(f"{self.name} left out a step: {self.reason(with_gradients(parameters))}")
+        if self._in_a_row <= self.patience:
+            self.note(f"{self.name} left out a step: {self.reason(present)}")
         self._left_out.leave_out(self.optimizer, parameters)
+        if self._in_a_row == self.patience:
+            self.out_of_patience()
 
     def is_bad(self, parameters: list[Tensor]) -> Tensor:
-        """Whether this process wants the step left out; on the device."""
+        """Whether this process wants the step left out; on the device. All have gradients."""
         if not parameters:
-            return torch.zeros((), dtype=torch.bool)
-        sums = torch.stack([_sum(p).to(parameters[0].device) for p in parameters])
-        return ~torch.isfinite(sums).all()
+            return torch.zeros((), dtype=torch.bool, device=self.parameters()[0].device)
+        return ~are_finite(parameters).all()
 
     def reason(self, parameters: list[Tensor]) -> str:
         """Why, with the tensors: asked only where a step is left out."""
+        if not parameters:
+            return "another process wants it"
         names = self.names()
+        finite = are_finite(parameters).tolist()
         bad = [
             names.get(id(p), "a tensor without a name")
-            for p in parameters
-            if not bool(torch.isfinite(_sum(p)))
+            for p, is_finite in zip(parameters, finite, strict=True)
+            if not is_finite
         ]
         if not bad:
             return "another process has a gradient that is not finite"
         more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
         return f"the gradient of {', '.join(bad[:NAMED])}{more} is not finite"
+
+    def out_of_patience(self) -> None:
+        """So many in a row were left out, this one too."""
+        told = f"{self.name} has left out {self.patience} steps in a row: the run stands still"
+        self.note(f"{told}, and what it guards against does not pass")
 
     def after(self) -> None:
         """Gives the gradients back."""
@@ -93,20 +110,6 @@ class StepGuard(Intervention):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on counting."""
         self._total, self._in_a_row = int(state["total"]), int(state["in_a_row"])
-
-
-def _sum(parameter: Tensor) -> Tensor:
-    """Finite if all of the gradient is: 0 times a number is 0, times NaN or infinity NaN."""
-    gradient = parameter.grad
-    assert gradient is not None
-    gradient = gradient.detach()
-    if gradient.is_sparse:
-        gradient = gradient.coalesce().values()
-    if hasattr(gradient, "to_local"):
-        gradient = gradient.to_local()
-    if gradient.is_complex():
-        gradient = torch.view_as_real(gradient)
-    return (gradient * 0).sum(dtype=torch.float32)
 
 
 INTERVENTION = StepGuard

@@ -201,12 +201,14 @@ def treat(told: argparse.Namespace) -> None:
         several += found
         if i % 50 == 0:
             print(f"{i} of {len(jobs)} runs, {time.perf_counter() - began:.0f} s", flush=True)
+    going = [t for t in trials_page.primary(several) if t.offer.way == "knobs" and t.treated]
+    followed = [trial for _, trial in _several(trials.followed, going, told.workers)]
     names, left = trials.constructible()
     asked = [(job, name) for name in names for job in _healthy()]
     asked = [one for one in asked if told.healthy or trials.is_kept(one)]
     healthy = [trial for _, trial in _several(trials.tried_in_health, asked, told.workers)]
     half = "held apart" if held else "open"
-    text = trials_page.page(several, healthy, left, half)
+    text = trials_page.page(several, followed, healthy, left, half)
     if not told.only:
         trials_page.PAGE.write_text(text, encoding="utf-8")
     print(text)

@@ -14,7 +14,7 @@ from faulting import faults
 from records import Job, Result, record
 from setups import Setup, families
 from treating import Given, NotApplicable, prepared
-from trials import Offer, Trial, kept, of_offer, offered, treated, verdict
+from trials import Offer, Trial, followed, kept, of_offer, offered, treated, verdict
 from trials_page import page, primary, template
 
 from optdoctor.findings import Treatment
@@ -26,8 +26,12 @@ LOWER = Treatment("Lower the learning rate to 0.01", {"lr": (30 * RATE, RATE)})
 MLP = Job(Setup("digits-mlp", "adam"))
 
 
+def given(*treatments: Treatment) -> Given:
+    return Given(treatments)
+
+
 def with_knob(job: Job, knob: str, old: Any, new: Any) -> Course:
-    return prepared(job, Given(Treatment("Turn it", {knob: (old, new)})))
+    return prepared(job, given(Treatment("Turn it", {knob: (old, new)})))
 
 
 def ended(final: float) -> Result:
@@ -36,12 +40,12 @@ def ended(final: float) -> Result:
 
 @pytest.fixture(scope="module")
 def sick() -> Result:
-    return treated(SICK, Given(NONE))
+    return treated(SICK, given(NONE))
 
 
 @pytest.fixture(scope="module")
 def twin() -> Result:
-    return treated(SICK.twin, Given(NONE))
+    return treated(SICK.twin, given(NONE))
 
 
 @pytest.fixture
@@ -52,7 +56,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def trial(treatment: Treatment, sick: Result, twin: Result) -> Trial:
     offer = Offer("learning-rate-absurd", treatment, "knobs")
-    return Trial(SICK, offer, sick, twin, treated(SICK, Given(treatment)))
+    return Trial(SICK, offer, sick, twin, treated(SICK, given(treatment)))
 
 
 # What becomes of a run
@@ -80,7 +84,7 @@ def test_a_harmful_treatment_harms(sick: Result, twin: Result) -> None:
 
 
 def test_without_a_treatment_it_is_the_recorded_run_to_the_bit(sick: Result) -> None:
-    watched = train(prepared(SICK, Given(NONE)), None)
+    watched = train(prepared(SICK, given(NONE)), None)
     assert watched.losses == sick.losses
     assert watched.final == sick.final
 
@@ -118,7 +122,7 @@ def test_half_of_the_damage_is_a_help(sick: Result) -> None:
 
 
 def test_a_knob_that_nobody_knows_is_told() -> None:
-    tried = treated(SICK, Given(Treatment("Turn it", {"no_such_knob": (1, 2)})))
+    tried = treated(SICK, given(Treatment("Turn it", {"no_such_knob": (1, 2)})))
     assert tried.error == "NotApplicable: no_such_knob"
 
 
@@ -155,14 +159,14 @@ def test_decay_of_another_size() -> None:
 
 def test_rates_keep_their_ratios() -> None:
     job = Job(Setup("char-gpt", "adamw"), "attention-rate-high", 0)
-    as_given = [g["lr"] for g in prepared(job, Given(NONE)).optimizers[0].param_groups]
+    as_given = [g["lr"] for g in prepared(job, given(NONE)).optimizers[0].param_groups]
     lowered = [g["lr"] for g in with_knob(job, "lr", 1.0, 0.1).optimizers[0].param_groups]
     assert lowered == pytest.approx([0.1 * rate for rate in as_given])
 
 
 def test_a_layer_gets_a_rate_of_its_own() -> None:
     job = Job(Setup("char-gpt", "adamw"))
-    whole = prepared(job, Given(NONE))
+    whole = prepared(job, given(NONE))
     run = with_knob(job, "tensor_lr:blocks.0", 1.0, 0.5)
     names = {id(p): name for name, p in run.model.named_parameters()}
     rest, layer = run.optimizers[0].param_groups
@@ -189,7 +193,7 @@ def test_a_clip_a_warm_up_and_a_schedule() -> None:
 
 def test_half_weights_become_float32_where_the_setup_has_them_so() -> None:
     job = Job(Setup("char-gpt", "adamw"), "epsilon-zero", 0)
-    assert prepared(job, Given(NONE)).model.get_parameter("head.weight").dtype == torch.float16
+    assert prepared(job, given(NONE)).model.get_parameter("head.weight").dtype == torch.float16
     run = with_knob(job, "param_dtype", "float16", "float32")
     assert run.model.get_parameter("head.weight").dtype == torch.float32
     assert run.autocast == torch.bfloat16
@@ -200,19 +204,19 @@ def test_half_weights_become_float32_where_the_setup_has_them_so() -> None:
 
 def test_an_intervention_goes_over_to_a_second_process() -> None:
     job = Job(Setup("digits-mlp", "adamw"), "state-lost-at-resume", 0)
-    run = prepared(job, Given(Treatment("Clip", intervention="adaptive-clipping")))
-    (first,) = run.notes["interventions"]
+    run = prepared(job, given(Treatment("Clip", intervention="adaptive-clipping")))
+    ((first,),) = run.notes["interventions"]
     train(run, None)
-    (second,) = run.notes["interventions"]
+    ((second,),) = run.notes["interventions"]
     assert not first.applied
     assert second.optimizer is run.optimizers[0]
 
 
 def test_an_intervention_that_refuses_says_why() -> None:
     job = Job(replace(MLP.setup, clip=1.0))
-    tried = treated(job, Given(Treatment("Clip", intervention="adaptive-clipping")))
+    tried = treated(job, given(Treatment("Clip", intervention="adaptive-clipping")))
     assert tried.error.startswith("Refused: ")
-    nobody = treated(job, Given(Treatment("Do it", intervention="no-such-thing")))
+    nobody = treated(job, given(Treatment("Do it", intervention="no-such-thing")))
     assert nobody.error == "NotApplicable: intervention no-such-thing, of which there is no file"
 
 
@@ -231,13 +235,25 @@ def test_what_the_first_answer_proposes_is_offered(store: Path) -> None:
 
 
 def test_a_trial_is_made_once(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = kept(SICK, Given(LOWER))
-    assert len(list((store / "trials").glob("*.json"))) == 1
-    monkeypatch.setattr(trials, "treated", lambda job, given: ended(9.0))
-    assert kept(SICK, Given(replace(LOWER, title="In other words"))) == first
+    first = kept(SICK, given(LOWER))
+    assert len(list((store / "trials").glob("*/result.json"))) == 1
+    monkeypatch.setattr(trials, "treated", lambda job, given, out: ended(9.0))
+    assert kept(SICK, given(replace(LOWER, title="In other words"))) == first
     other = Treatment("More", {"lr": (30 * RATE, 2 * RATE)})
-    assert kept(SICK, Given(other)).final == 9.0
-    assert kept(SICK.twin, Given(LOWER)).final == 9.0
+    assert kept(SICK, given(other)).final == 9.0
+    assert kept(SICK.twin, given(LOWER)).final == 9.0
+
+
+def test_a_search_is_followed_until_the_doctor_is_silent(store: Path) -> None:
+    job = Job(Setup("digits-mlp", "sgd", schedule="constant"), "rate-too-high-sgd", 0)
+    untreated, twin = record(job), treated(job.twin, given(NONE))
+    first = of_offer(job, offered(job)[0], untreated, twin)
+    assert first.treated is not None
+    last = followed(first)
+    assert last.treated is not None
+    assert last.rounds > 1
+    assert last.treated.final < 0.5 * first.treated.final
+    assert last.reason
 
 
 def test_what_is_by_hand_or_nothing_is_not_trained(store: Path, sick: Result, twin: Result) -> None:
@@ -266,7 +282,7 @@ def test_the_page_adds_up(sick: Result, twin: Result) -> None:
         Trial(replace(SICK, dose=2), hand, ended(0.9), ended(0.1)),
     ]
     assert len(primary(several)) == 3
-    text = page(several, [], {"lookahead": "manual"}, "open")
+    text = page(several, [], [], {"lookahead": "manual"}, "open")
     assert text.startswith("# What the proposed treatments do, measured\n")
     assert "3 runs that a fault harmed" in text
     assert "| done by hand, of a right first answer | 1 |" in text

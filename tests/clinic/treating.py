@@ -33,10 +33,10 @@ class NotApplicable(Exception):
 
 @dataclass(frozen=True)
 class Given:
-    """A treatment, with the optimizer that it is for."""
+    """What a run is treated with, and the optimizer that it is for."""
 
-    treatment: Treatment | None = None
-    """None for the fault's own cure."""
+    treatments: tuple[Treatment, ...] = ()
+    """One after the other; none for the fault's own cure."""
     part: int | None = None
     """Index into the run's optimizers, None for all."""
 
@@ -52,7 +52,7 @@ def prepared(job: Job, given: Given) -> Course:
         NotApplicable: a knob that this clinic, or this optimizer, does not have.
         Refused: an intervention cannot act on this run.
     """
-    changes = dict(given.treatment.changes) if given.treatment else {}
+    changes = [change for one in given.treatments for change in one.changes.items()]
     fault = faults()[job.fault] if job.fault else None
     dose: Dose = fault.doses[job.dose] if fault else None
     setup = fault.alter(job.setup, dose) if fault else job.setup
@@ -60,12 +60,13 @@ def prepared(job: Job, given: Given) -> Course:
     if fault:
         fault.inject(run, dose)
     optimizers = run.optimizers if given.part is None else [run.optimizers[given.part]]
-    for knob, (old, new) in changes.items():
+    for knob, (old, new) in changes:
         _turn(knob)(run, optimizers, old, new)
-    if given.treatment is None and fault and fault.cure:
+    if not given.treatments and fault and fault.cure:
         fault.cure(run, dose)
-    if given.treatment and given.treatment.intervention:
-        _switch_on(run, given.treatment.intervention)
+    for name in dict.fromkeys(one.intervention for one in given.treatments):
+        if name:
+            _switch_on(run, name)
     return run
 
 
@@ -91,8 +92,8 @@ def trained(run: Course) -> Outcome:
     return Outcome(tuple(losses), tuple(evaluations))
 
 
-def _in_float32(setup: Setup, changes: Mapping[str, tuple[Knob, Knob]]) -> Setup:
-    asked = {knob: new for knob, (_, new) in changes.items() if knob in OF_SETUP}
+def _in_float32(setup: Setup, changes: Sequence[tuple[str, tuple[Knob, Knob]]]) -> Setup:
+    asked = {knob: new for knob, (_, new) in changes if knob in OF_SETUP}
     if not asked:
         return setup
     if {*asked.values()} != {"float32"}:
@@ -248,7 +249,7 @@ def _switch_on(run: Course, name: str) -> None:
             made[i].load_state_dict(state)
 
     run.on_resume = again
-    run.notes["interventions"] = made
+    run.notes["interventions"] = [*run.notes.get("interventions", []), made]
 
 
 def _applied(run: Course, name: str, optimizer: Any) -> Intervention:
@@ -261,6 +262,6 @@ def _applied(run: Course, name: str, optimizer: Any) -> Intervention:
 
 def _observe(run: Course, **values: float) -> None:
     """What the loop would log goes to those interventions that ask for it."""
-    for one in run.notes.get("interventions", ()):
+    for one in (one for made in run.notes.get("interventions", ()) for one in made):
         if hasattr(one, "observe"):
             one.observe(values)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 import records
+from course import train
 from faulting import faults
 from figures import SANE
 from judge import HARM, traces_of
@@ -24,10 +25,14 @@ from treating import Given, NotApplicable, prepared, trained
 
 from optdoctor.engine import diagnose, ranked
 from optdoctor.findings import SEVERITIES, Diagnosis, Treatment
+from optdoctor.readers import read
+from optdoctor.trace import Trace
 from optdoctor.treatments import Refused, interventions
 
 BETTER = 0.5
 """Part of the damage that is left at most where a treatment helped and did not cure."""
+ROUNDS = 8
+"""Treatments after which following the doctor is given up."""
 HEALTHY = 12
 """Healthy configurations on which each intervention is tried."""
 Verdict = Literal["recovered", "unchanged", "harmed", "failed"]
@@ -63,6 +68,8 @@ class Trial:
     """None where nothing was tried."""
     reason: str = ""
     """Why nothing was tried, or why it came to nothing."""
+    rounds: int = 1
+    """How many treatments it had, one after the other."""
 
     @property
     def answers(self) -> bool:
@@ -104,11 +111,16 @@ def verdict(treated: Result, untreated: Result, twin: Result) -> Verdict:
 
 
 def offered(job: Job) -> list[Offer]:
-    """What the first-ranked answer proposes for a run that is recorded, best first, looks left out.
+    """What is proposed for a run that is recorded."""
+    return offers(traces_of(job))
+
+
+def offers(traces: Sequence[Trace]) -> list[Offer]:
+    """What the first-ranked answer proposes, best first, looks left out.
 
     What can be done by knobs and by an intervention is two offers of one rank, the knobs first.
     """
-    several = [diagnose(trace) for trace in traces_of(job)]
+    several = [diagnose(trace) for trace in traces]
     worst = max(range(len(several)), key=lambda i: _gravity(several[i]))
     diagnosis, answers = several[worst], ranked(several[worst])
     if not answers:
@@ -116,8 +128,8 @@ def offered(job: Job) -> list[Offer]:
     finding = next(f for f in diagnosis.findings if f.rule == answers[0])
     acting = [t for t in finding.treatments if t.when != "check"]
     part = worst if len(several) > 1 else None
-    offers = [Offer(answers[0], t, w, i, part) for i, t in enumerate(acting) for w in ways(t)]
-    return offers or [Offer(answers[0])]
+    found = [Offer(answers[0], t, w, i, part) for i, t in enumerate(acting) for w in ways(t)]
+    return found or [Offer(answers[0])]
 
 
 def ways(treatment: Treatment) -> list[Way]:
@@ -156,7 +168,7 @@ def of_offer(job: Job, offer: Offer, untreated: Result, twin: Result) -> Trial:
             return trial
         treated = kept(job, Given())
         return replace(trial, offer=replace(offer, way="cure"), treated=treated)
-    treated = kept(job, Given(only(offer), offer.part))
+    treated = kept(job, Given((only(offer),), offer.part))
     if treated.error.startswith(NOT_APPLICABLE):
         return replace(trial, reason=treated.error.removeprefix(NOT_APPLICABLE))
     return replace(trial, treated=treated, reason=treated.error)
@@ -170,14 +182,35 @@ def only(offer: Offer) -> Treatment:
     return replace(offer.treatment, changes={})
 
 
-def kept(job: Job, given: Given) -> Result:
-    """The run with that treatment, trained now or before."""
-    path = _path(job, given)
-    if path.exists():
+def followed(trial: Trial) -> Trial:
+    """The same run where whoever trains does as the doctor says, one knob after the other, until it
+    says nothing that can be done so: `rounds` is how often, `reason` why it ended."""
+    job, steps, result = trial.job, [only(trial.offer)], trial.treated
+    part, reason = trial.offer.part, f"{ROUNDS} rounds were not enough"
+    for _ in range(ROUNDS):
+        given = Given(tuple(steps), part)
+        result = kept(job, given, watched=True)
+        if result.error:
+            reason = result.error
+            break
+        proposed = offers(traces_in(_folder(job, given) / "run"))
+        offer = next((one for one in proposed if one.way == "knobs"), proposed[0])
+        if offer.way != "knobs":
+            reason = f"{offer.rule}: {offer.way}" if offer.rule else "nothing was found"
+            break
+        steps.append(only(offer))
+    return replace(trial, treated=result, reason=reason, rounds=len(given.treatments))
+
+
+def kept(job: Job, given: Given, watched: bool = False) -> Result:
+    """The run with that treatment, trained now or before; with its record where it is watched."""
+    folder = _folder(job, given)
+    path, out = folder / "result.json", folder / "run" if watched else None
+    if path.exists() and (out is None or out.exists()):
         told = json.loads(path.read_text(encoding="utf-8"))["result"]
         return Result(**told | {"losses": tuple(told["losses"])})
-    result = treated(job, given)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    result = treated(job, given, out)
+    folder.mkdir(parents=True, exist_ok=True)
     about = {"job": asdict(job), "given": _named(given), "result": asdict(result)}
     part = path.with_suffix(".part")
     part.write_text(json.dumps(about), encoding="utf-8")
@@ -185,11 +218,13 @@ def kept(job: Job, given: Given) -> Result:
     return result
 
 
-def treated(job: Job, given: Given) -> Result:
-    """The job's run, set up and trained once more with that treatment."""
+def treated(job: Job, given: Given, out: Path | None = None) -> Result:
+    """The job's run, set up and trained once more with that treatment; under the doctor's eye where
+    its record is wanted, which changes no number."""
     began = time.process_time()
     try:
-        outcome = trained(prepared(job, given))
+        run = prepared(job, given)
+        outcome = trained(run) if out is None else train(run, out)
     except Exception as error:
         spent = time.process_time() - began
         said = f"{type(error).__name__}: {error}"
@@ -198,22 +233,26 @@ def treated(job: Job, given: Given) -> Result:
     return Result(outcome.eval_losses[0], outcome.final, outcome.losses, True, spent)
 
 
-def _path(job: Job, given: Given) -> Path:
+def traces_in(folder: Path) -> list[Trace]:
+    """One for each optimizer."""
+    parts = [part for part in sorted(folder.iterdir()) if (part / "run.json").is_file()]
+    return [read(part) for part in parts or [folder]]
+
+
+def _folder(job: Job, given: Given) -> Path:
     told = json.dumps([job.folder.name, _named(given)], sort_keys=True)
-    return records.STORE / "trials" / f"{digest(told + _code(given))}.json"
+    return records.STORE / "trials" / digest(told + _code(given))
 
 
 def _named(given: Given) -> list[object]:
-    if given.treatment is None:
-        return ["cure", given.part]
-    changes = sorted((k, list(v)) for k, v in given.treatment.changes.items())
-    return [changes, given.treatment.intervention, given.part]
+    several = [[sorted(one.changes.items()), one.intervention] for one in given.treatments]
+    return [several, given.part]
 
 
 def _code(given: Given) -> str:
     """A hash of the code that treats: of interventions only where one is at work."""
-    name = given.treatment.intervention if given.treatment else ""
-    return records.meaning_of(HERE / "treating.py") + (_code_of(name) if name else "")
+    names = sorted(one.intervention for one in given.treatments if one.intervention)
+    return records.meaning_of(HERE / "treating.py") + "".join(map(_code_of, names))
 
 
 @cache
@@ -254,7 +293,7 @@ def tried_in_health(asked: tuple[Job, str]) -> Trial:
     without = recorded(job)
     assert without is not None
     treatment = _alone(name)
-    treated = kept(job, Given(treatment))
+    treated = kept(job, Given((treatment,)))
     offer = Offer(treatment=treatment, way="intervention")
     return Trial(job, offer, without, without, treated, treated.error)
 
@@ -262,7 +301,7 @@ def tried_in_health(asked: tuple[Job, str]) -> Trial:
 def is_kept(asked: tuple[Job, str]) -> bool:
     """Whether that trial was made before."""
     job, name = asked
-    return _path(job, Given(_alone(name))).exists()
+    return (_folder(job, Given((_alone(name),))) / "result.json").exists()
 
 
 def _alone(name: str) -> Treatment:

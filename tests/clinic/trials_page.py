@@ -9,7 +9,7 @@ import numpy as np
 from figures import told
 from judge import HARM
 from records import ROOT, damage
-from trials import NOT_APPLICABLE, Trial, is_refusal
+from trials import NOT_APPLICABLE, ROUNDS, Trial, is_refusal
 
 from optdoctor.knowledge.rates import Rate
 
@@ -28,10 +28,14 @@ LIMITS = (
 
 
 def page(
-    trials: Sequence[Trial], healthy: Sequence[Trial], left: Mapping[str, str], of: str
+    trials: Sequence[Trial],
+    followed: Sequence[Trial],
+    healthy: Sequence[Trial],
+    left: Mapping[str, str],
+    of: str,
 ) -> str:
-    """`trials` of harmed runs of that half, `healthy` those of interventions, `left` the
-    interventions that were not tried, with the reason."""
+    """`trials` of harmed runs of that half, `followed` those that went on, `healthy` those of
+    interventions, `left` the interventions that were not tried, with the reason."""
     runs = f"{len({t.job for t in trials})} runs that a fault harmed"
     parts = [
         "# What the proposed treatments do, measured\n",
@@ -44,6 +48,7 @@ def page(
         " others are `unchanged`. Intervals are 95 %, by configuration.\n",
         _in_all(trials),
         _by_treatment(trials),
+        _on(followed),
         _by_hand(trials),
         _in_health(healthy, left),
         f"## What these figures do not say\n\n{LIMITS}\n",
@@ -161,6 +166,36 @@ def _damages(several: Sequence[Trial]) -> str:
 def _middle(values: Sequence[float]) -> float:
     """The median, of the upper half where there are two."""
     return sorted(values)[len(values) // 2]
+
+
+def _on(followed: Sequence[Trial]) -> str:
+    """What becomes of a run where the doctor is asked again and again."""
+    lines = [
+        "## Followed until the doctor is silent\n",
+        "The same runs where each treated run is diagnosed anew, and what is then proposed first is"
+        f" done besides, as long as it is a knob, {ROUNDS} times at most: some treatments say of"
+        " themselves that they are a step of a search.\n",
+        "| first answer | runs | treatments, median | recovered | unchanged (better by half) |"
+        " harmed | it ended with |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    groups = {"all": list(followed)}
+    for trial in sorted(followed, key=lambda t: t.offer.rule):
+        groups.setdefault(trial.offer.rule, []).append(trial)
+    for name, several in groups.items():
+        ends = Counter(t.reason for t in several)
+        unchanged = [t for t in several if t.verdict == "unchanged"]
+        cells = [
+            name,
+            f"{len(several)}",
+            f"{_middle([t.rounds for t in several])}" if several else "-",
+            told(share(several, lambda t: t.verdict == "recovered")),
+            f"{len(unchanged)} ({sum(t.helped for t in unchanged)})",
+            told(share(several, lambda t: t.verdict == "harmed")),
+            ", ".join(f"{reason} {n}" for reason, n in ends.most_common()),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def _by_hand(trials: Sequence[Trial]) -> str:

@@ -1,8 +1,8 @@
 """A Trainer run that dies, and the same run with the treatment that its own diagnosis proposes.
 
-Weights in float16 leave AdamW no epsilon: it is 0 in float16, and the first update divides by 0.
-With `treat="safe"` the doctor finds that before the first step, and lets the optimizer work on
-weights and moments in float32; the model stays in float16. Nothing is downloaded.
+Of weights in float16 AdamW keeps its moments in float16 too, where small squares are 0 and the
+steps that they should hold down explode. With `treat="safe"` the doctor finds that before the first
+step and lets the optimizer work on float32; the model stays in float16. Nothing is downloaded.
 
     python examples/05_treatment.py
 """

@@ -21,6 +21,13 @@ WORDS = {
         "HEALTHY",
         "optdoctor-run/treated: last loss 2.",
     ],
+    "05_treatment.py": [
+        "untreated: loss 5.3",
+        "-> nan, sick",
+        "-> 2.",
+        ", healthy",
+        "step 0: Float32State() is switched on from step 1, for half-precision-state",
+    ],
     "04_read_a_log.py": [
         "verdict: sick",
         "found:   nan-pulse, steps 41-60",
@@ -32,6 +39,7 @@ RECORDS = {
     "01_trainer.py": {"optdoctor-run/trainer": "healthy"},
     "02_lightning.py": {"optdoctor-run/lightning": "healthy"},
     "03_plain_loop.py": {"optdoctor-run/float16": "sick", "optdoctor-run/treated": "healthy"},
+    "05_treatment.py": {"optdoctor-run/untreated": "sick", "optdoctor-run/treated": "healthy"},
 }
 each_example = pytest.mark.parametrize(
     "path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem

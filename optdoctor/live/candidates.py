@@ -126,8 +126,8 @@ def candidates(asked: Asked | Iterable[Asked | Sequence[Asked]]) -> list[Candida
     Raises:
         ValueError: there is no treatment of a name, or settings that are none.
     """
-    alone = isinstance(asked, str | Intervention | Mapping)
-    several: Any = [asked] if alone else list(asked)
+    several: list[Any]
+    several = [asked] if isinstance(asked, str | Intervention | Mapping) else list(asked)
     if not several:
         raise ValueError("a trial needs a treatment to try")
     made = [_candidate(one) for one in several]

@@ -171,7 +171,7 @@ class Run:
         self.keeper: Any = None
         """The doctor, who must live as long as the hooks do."""
         self.treating = Treating(
-            self.optimizer, model, lambda: self.journal.facts, self._note_treatment
+            self.optimizer, model, lambda: self.journal.facts, self._note_treatment, self
         )
         self._given_first = first_step
         self._begun = False

@@ -13,6 +13,7 @@ from optdoctor.findings import Diagnosis
 from optdoctor.store import Series
 from optdoctor.trace import EventKind, Fact, Trace
 from optdoctor.treatments import Intervention, Refused, interventions, make
+from optdoctor.treatments.around import Seeing, around
 
 SAFE = "safe"
 """What is asked for who wants every safe treatment that a finding proposes, and no other."""
@@ -36,8 +37,11 @@ class Treating:
         model: nn.Module,
         facts: Callable[[], Mapping[str, Fact]],
         note: Callable[[EventKind, str, Fact, Fact], None],
+        eye: Seeing,
     ) -> None:
         self._optimizer, self._model, self._facts, self._note = optimizer, model, facts, note
+        self._eye = eye
+        """Who sees gradients before a treatment changes them."""
         self._asked_safe = False
         self._on: list[Intervention] = []
         self._since: dict[str, int] = {}
@@ -77,6 +81,7 @@ class Treating:
             )
         self._had.add(one.name)
         one.apply(self._optimizer, self._model, facts=self._facts(), tell=self._note)
+        around(self._optimizer).show(self._eye)
         self._on.append(one)
         self._since[one.name], self._look_at[one.name] = step, step + FIRST_LOOK
         if one.name in self._waiting:
@@ -108,13 +113,13 @@ class Treating:
                 observe(numbers)
 
     def consider(self, diagnosis: Diagnosis, step: int) -> None:
-        """Switches on what is safe and proposed first for a cause, where that was asked for."""
+        """Switches on what is safe and proposed by a finding, where that was asked for.
+
+        Also by a note: what is known before the first step is often one, and safe it is anyway.
+        """
         if not self._asked_safe:
             return
-        causes = {cause.rule for cause in diagnosis.causes}
         for finding in diagnosis.findings:
-            if finding.rule not in causes:
-                continue
             for name in _safe(t.intervention for t in finding.treatments if t.intervention):
                 if name in self._had:
                     continue

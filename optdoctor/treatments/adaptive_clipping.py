@@ -37,6 +37,7 @@ class AdaptiveClipping(Intervention):
 
     name = "adaptive-clipping"
     safety = "risky"
+    changes_gradients = True
 
     def __init__(
         self,

@@ -9,16 +9,28 @@ import weakref
 from contextlib import suppress
 from typing import Any, ClassVar, Protocol, cast
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from optdoctor.optimizers.untraced import num_steps_at_work, untraced
 from optdoctor.trace import EventKind, Fact
 
 
+class Seeing(Protocol):
+    """Who wants to see gradients before treatments change them, as before a clip."""
+
+    def before_clip(self, parameters: list[Tensor]) -> None:
+        """They are about to be changed."""
+
+    def after_clip(self, parameters: list[Tensor]) -> None:
+        """They were."""
+
+
 class Acting(Protocol):
     """What `Around` needs to know of an intervention."""
 
     name: ClassVar[str]
+    changes_gradients: ClassVar[bool]
 
     def before(self) -> None:
         """A step begins."""
@@ -47,6 +59,7 @@ class Around:
         self._optimizer = weakref.ref(optimizer)
         self._given: list[Acting] = []
         self._at_work: list[Acting] = []
+        self._seeing: weakref.WeakSet[Seeing] = weakref.WeakSet()
         self._depth = 0
         self._handles: list[Any] = []
         self._place()
@@ -60,6 +73,10 @@ class Around:
     def add(self, one: Acting) -> None:
         """From the next step on."""
         self._given.append(one)
+
+    def show(self, one: Seeing) -> None:
+        """Shows it from now on what gradients were; it is held weakly."""
+        self._seeing.add(one)
 
     def take_away(self, one: Acting) -> None:
         """What it borrowed for a step that is at work, or was broken off, it gives back."""
@@ -87,7 +104,17 @@ class Around:
         if self._depth > 1:  # a step of a base class within this one
             return
         self._give_back()  # of a step that an exception left
-        for one in list(self._given):
+        given = list(self._given)
+        seeing = list(self._seeing) if any(one.changes_gradients for one in given) else []
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        for eye in seeing:
+            eye.before_clip(parameters)
+        self._act(given)
+        for eye in seeing:
+            eye.after_clip(parameters)
+
+    def _act(self, given: list[Acting]) -> None:
+        for one in given:
             self._at_work.append(one)
             try:
                 one.before()

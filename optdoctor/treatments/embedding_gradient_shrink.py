@@ -34,6 +34,7 @@ class EmbeddingGradientShrink(Intervention):
 
     name = "embedding-gradient-shrink"
     safety = "risky"
+    changes_gradients = True
 
     def __init__(self, factor: float = 0.1) -> None:
         if not 0 < factor < 1:

@@ -36,6 +36,7 @@ class GradientProjection(Intervention):
 
     name = "gradient-projection"
     safety = "manual"
+    changes_gradients = True
 
     def __init__(self, against: Against | None = None, *, when: str = "conflict") -> None:
         if when != "conflict":

@@ -38,6 +38,9 @@ class Intervention:
     name: ClassVar[str]
     """Kebab, as its file."""
     safety: ClassVar[Safety]
+    changes_gradients: ClassVar[bool] = False
+    """Whether the optimizer finds other gradients than the loop has left: the doctor then looks at
+    them before, as it does where a loop clips."""
     optimizer: Any = None
     """The innermost torch optimizer; None while it is switched off."""
     model: nn.Module | None = None

@@ -33,6 +33,7 @@ class PercentileClipping(Intervention):
 
     name = "percentile-clipping"
     safety = "risky"
+    changes_gradients = True
 
     def __init__(self, percentile: float = 99.9, *, samples: int = 1000) -> None:
         if not 0 < percentile < 100:

@@ -44,27 +44,31 @@ class Borrowed:
 
 class Split:
     """Divides the groups of an optimizer for one step, so that parts of one have rates of their
-    own; what the step writes into the parts goes back into the group."""
+    own, or another setting under `key`; what the step writes into the parts goes back into the
+    group."""
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        self._optimizer = optimizer
+    def __init__(self, optimizer: Optimizer, key: str = "lr") -> None:
+        self._optimizer, self._key = optimizer, key
         self._whole: list[Group] = []
         self._parts: list[tuple[Group, list[Group]]] = []
 
     def open(self, part_of: Mapping[int, str], factors: Mapping[str, float]) -> None:
-        """`part_of` {id of a parameter: name of its part}, `factors` {part: factor of its rate};
+        """`part_of` {id of a parameter: name of its part}, `factors` {part: factor of its setting};
         1 for all others. The parts of one group are in the order of their first parameters, and
-        the same at every step, whatever the factors."""
+        the same at every step, whatever the factors. A group without the setting stays whole."""
         if self._parts:
             self.close()
         groups = self._optimizer.param_groups
         self._whole = list(groups)
         for group in self._whole:
+            if group.get(self._key) is None:
+                self._parts.append((group, [group]))
+                continue
             by_part: dict[str, list[Tensor]] = {}
             for parameter in group["params"]:
                 by_part.setdefault(part_of.get(id(parameter), ""), []).append(parameter)
             made = [
-                {**group, "params": params, "lr": group["lr"] * factors.get(part, 1.0)}
+                {**group, "params": params, self._key: group[self._key] * factors.get(part, 1.0)}
                 for part, params in by_part.items()
             ]
             self._parts.append((group, made))
@@ -76,11 +80,11 @@ class Split:
             return
         self._optimizer.param_groups[:] = self._whole
         for group, made in self._parts:
-            _write_back(group, made)
+            _write_back(group, made, self._key)
         self._whole, self._parts = [], []
 
 
-def _write_back(group: Group, made: Sequence[Group]) -> None:
+def _write_back(group: Group, made: Sequence[Group], changed: str) -> None:
     for key, value in (made[0] if made else {}).items():
-        if key not in ("params", "lr") and group.get(key, MISSING) is not value:
+        if key not in ("params", changed) and group.get(key, MISSING) is not value:
             group[key] = value

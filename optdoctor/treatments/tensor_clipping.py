@@ -34,6 +34,7 @@ class TensorClipping(Intervention):
 
     name = "tensor-clipping"
     safety = "risky"
+    changes_gradients = True
 
     def __init__(
         self,

@@ -6,7 +6,8 @@
         [--timed] [--list]
     python -m tests.clinic report REASON [--full]
     python -m tests.clinic nearness
-    python -m tests.clinic trials [--held | --half HALF] [--healthy] [--only FAULT..]
+    python -m tests.clinic trials [--held | --half HALF] [--healthy] [--follow]
+        [--only FAULT..]
     python -m tests.clinic try --fault NAME [--seeds 1] | --healthy FAMILY OPTIMIZER
 
 `record` trains what is not yet recorded and can be stopped at any time. `judge` runs the rules over
@@ -15,7 +16,8 @@ which the other half is looked at; that is written down in docs/validation-histo
 judges both, and a second base of seeds, and writes docs/validation.md and the rates in reports.
 `nearness` tightens each limit until healthy runs of the open half are called sick, and writes
 docs/validation-of-limits.md. `trials` trains each recorded run that a fault harmed once more, with
-what is proposed for it, and `--healthy` runs with each intervention; it writes
+what is proposed for it, and `--healthy` runs with each intervention; with `--follow` the doctor is
+asked again after each treatment, which takes several times as long. It writes
 docs/validation-of-treatments.md, unless `--only` some were asked for. `--apart` is of families that
 nobody who set a limit has trained: all of them count as held apart. `try` trains one fault beside
 its healthy twin, in seconds to minutes, and keeps nothing.
@@ -95,6 +97,7 @@ def main() -> None:
     which.add_argument("--half", choices=("open", "held"), default="open", help="of which runs")
     which.add_argument("--held", dest="half", action="store_const", const="held")
     one.add_argument("--healthy", action="store_true", help="healthy runs with each intervention")
+    one.add_argument("--follow", action="store_true", help="asks the treated runs again and again")
     one.add_argument("--only", nargs="*", default=(), help="faults")
     one.add_argument("--workers", type=int, default=2)
     one = commands.add_parser(
@@ -202,6 +205,7 @@ def treat(told: argparse.Namespace) -> None:
         if i % 50 == 0:
             print(f"{i} of {len(jobs)} runs, {time.perf_counter() - began:.0f} s", flush=True)
     going = [t for t in trials_page.primary(several) if t.offer.way == "knobs" and t.treated]
+    going = going if told.follow else []
     followed = [trial for _, trial in _several(trials.followed, going, told.workers)]
     names, left = trials.constructible()
     asked = [(job, name) for name in names for job in _healthy()]

@@ -48,7 +48,7 @@ def page(
         " others are `unchanged`. Intervals are 95 %, by configuration.\n",
         _in_all(trials),
         _by_treatment(trials),
-        _on(followed),
+        *([_on(followed)] if followed else []),
         _by_hand(trials),
         _in_health(healthy, left),
         f"## What these figures do not say\n\n{LIMITS}\n",

@@ -4,22 +4,35 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import bitsandbytes
 import pytest
-import pytorch_optimizer
 import torch
 from torch import Tensor, nn
 
 from optdoctor.treatments import Intervention
 
+
+def lion(parameters: Any) -> Any:
+    """Imported where it is used: processes that a test starts do not need it."""
+    import pytorch_optimizer
+
+    return pytorch_optimizer.Lion(parameters, lr=1e-3)
+
+
+def blockwise(parameters: Any) -> Any:
+    """Likewise."""
+    import bitsandbytes
+
+    return bitsandbytes.optim.AdamW(parameters, lr=1e-2)
+
+
 MAKERS: dict[str, Callable[[Any], Any]] = {
-    "SGD": lambda ps: torch.optim.SGD(ps, lr=0.05, momentum=0.9, weight_decay=0.01),
+    "SGD": lambda ps: torch.optim.SGD(ps, lr=0.01, momentum=0.9, weight_decay=0.01),
     "AdamW": lambda ps: torch.optim.AdamW(ps, lr=1e-2),
     "fused AdamW": lambda ps: torch.optim.AdamW(ps, lr=1e-2, fused=True),
     "Adam, rate a tensor": lambda ps: torch.optim.Adam(ps, lr=torch.tensor(1e-2), foreach=False),
     "Adafactor": lambda ps: torch.optim.Adafactor(ps, lr=1e-2),
-    "Lion": lambda ps: pytorch_optimizer.Lion(ps, lr=1e-3),
-    "bitsandbytes AdamW": lambda ps: bitsandbytes.optim.AdamW(ps, lr=1e-2),
+    "Lion": lion,
+    "bitsandbytes AdamW": blockwise,
 }
 each_optimizer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
@@ -62,7 +75,7 @@ def step(model: nn.Module, optimizer: Any, number: int) -> float:
     loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
     loss.backward()
     optimizer.step()
-    return float(loss)
+    return loss.item()
 
 
 def held(optimizer: Any) -> list[Any]:
@@ -96,6 +109,7 @@ def goes_on_untreated(
     for number in range(30, 50):
         step(model, optimizer, number)
         step(other, untreated, number)
+    assert all(torch.isfinite(p).all() for p in model.parameters())
     assert all(map(torch.equal, model.parameters(), other.parameters()))
     assert all(map(same, held(optimizer), held(untreated)))
 
@@ -115,9 +129,10 @@ def leaves_schedules_alone(
     feed: Callable[[Any, int], None] = lambda treatment, number: None,
 ) -> None:
     """Rates and momenta between steps are those of a run without it, under two schedules."""
+    schedules = torch.optim.lr_scheduler
     for schedule in (
-        lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda n: 1 / (1 + n)),
-        lambda o: torch.optim.lr_scheduler.OneCycleLR(o, max_lr=0.01, total_steps=40),
+        lambda o: schedules.LambdaLR(o, lambda number: 1 / (1 + number)),
+        lambda o: schedules.OneCycleLR(o, max_lr=0.01, total_steps=40),
     ):
         runs = []
         for treated in (True, False):
@@ -159,8 +174,8 @@ class Seen:
 
 
 def plain(lr: float = 1.0, **options: Any) -> tuple[nn.Parameter, Any]:
-    """One weight under SGD."""
-    weight = nn.Parameter(torch.zeros(4))
+    """Four weights in double precision under SGD."""
+    weight = nn.Parameter(torch.zeros(4, dtype=torch.float64))
     return weight, torch.optim.SGD([weight], lr=lr, **options)
 
 

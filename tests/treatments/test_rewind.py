@@ -45,7 +45,7 @@ def test_after_some_bad_steps_in_a_row_the_older_snapshot_is_back_to_the_bit(mak
         states.append(everything(model, optimizer))
         ordinary(model, optimizer, number, math.nan if number >= 25 else 1.0)
         assert number == 27 or not all(map(torch.equal, buffers, model.buffers()))
-    assert list(rewind.notes)[0].startswith(
+    assert rewind.notes[0].startswith(
         "rewind went back to the weights of 10 steps from those of 27, 17 steps are lost: "
         "the gradient's norm is nan, lately it was"
     )
@@ -94,11 +94,9 @@ def test_a_loss_that_is_far_out_for_long_brings_it_back(bad: float, early: bool)
         if not early:
             rewind.observe({"loss": loss})
     assert len(rewind.notes) == 1
-    assert f"the loss is {bad:.4g}, lately its median was 0.9" in rewind.notes[0] or (
-        f"the loss is {bad:.4g}, lately its median was 1" in rewind.notes[0]
-    )
-    came = 62 if early else 63
-    assert f"to the weights of 50 steps from those of {came}" in rewind.notes[0]
+    assert f"the loss is {bad:.4g}, lately its median was 1.0" in rewind.notes[0]
+    told = "40 steps from those of 62" if early else "50 steps from those of 63"
+    assert f"to the weights of {told}" in rewind.notes[0]
 
 
 def test_single_spikes_and_losses_that_were_never_told_do_nothing() -> None:
@@ -118,7 +116,7 @@ def test_a_gradient_that_is_far_out_for_long_brings_it_back() -> None:
     for number in range(123):
         weight.grad = torch.tensor([1000.0 if number >= 120 else 1.0])
         optimizer.step()
-    assert weight.item() == -110.0
+    assert weight.item() == -100.0
     assert rewind.notes[0].endswith("the gradient's norm is 1000, lately it was 1")
 
 
@@ -130,7 +128,6 @@ def test_after_its_limit_it_gives_up_and_says_so() -> None:
         weight.grad = torch.tensor([math.nan if number >= 6 else 1.0])
         optimizer.step()
     assert not rewind.applied
-    assert not optimizer._optimizer_step_pre_hooks
     assert [note.split(":")[0] for note in rewind.notes] == [
         "rewind went back to the weights of 2 steps from those of 7, 5 steps are lost",
         "rewind went back to the weights of 2 steps from those of 9, 7 steps are lost",

@@ -33,7 +33,9 @@ def soap(ps: Any) -> Any:
     return pytest.importorskip("pytorch_optimizer").SOAP(ps, precondition_frequency=2)
 
 
-OTHERS = {f.__name__: f for f in (adamw_8bit, adamw_torchao, schedule_free, prodigy, soap)}
+OTHERS = {f.__name__: f for f in (adamw_8bit, schedule_free, prodigy, soap)}
+COMPILED = pytest.param(adamw_torchao, id="adamw_torchao", marks=pytest.mark.slow)
+NAMED = [pytest.param(make, id=name) for name, make in {**MAKERS, **OTHERS}.items()]
 
 
 def everything(model: nn.Module, optimizer: Any) -> list[Any]:
@@ -42,7 +44,7 @@ def everything(model: nn.Module, optimizer: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("device", [None, "cpu"])
-@pytest.mark.parametrize("make", [*MAKERS.values(), *OTHERS.values()], ids=[*MAKERS, *OTHERS])
+@pytest.mark.parametrize("make", [*NAMED, COMPILED])
 def test_all_is_back_to_the_bit_and_goes_on_the_same(make: Any, device: str | None) -> None:
     model = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Linear(16, 1))
     optimizer = make(list(model.parameters()))

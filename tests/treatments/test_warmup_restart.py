@@ -100,7 +100,9 @@ def test_a_warmup_that_is_broken_off_says_where_it_stood() -> None:
     assert pushed(weight, optimizer) == 1.0
 
 
-@pytest.mark.parametrize("make", [lambda ps: torch.optim.Rprop(ps), lambda ps: torch.optim.ASGD(ps)])
+@pytest.mark.parametrize(
+    "make", [lambda ps: torch.optim.Rprop(ps), lambda ps: torch.optim.ASGD(ps)]
+)
 def test_rates_that_do_not_move_the_weights_are_refused(make: Any) -> None:
     optimizer = make([nn.Parameter(torch.zeros(4))])
     with pytest.raises(Refused, match="warmup-restart multiplies"):
@@ -146,7 +148,9 @@ def test_settings_between_steps_are_the_users(make: Any) -> None:
     for number in range(5):
         groups = [dict(g) for g in optimizer.param_groups]
         step(model, optimizer, number)
-        assert all(g["lr"] is old["lr"] for g, old in zip(optimizer.param_groups, groups, strict=True))
+        assert all(
+            g["lr"] is old["lr"] for g, old in zip(optimizer.param_groups, groups, strict=True)
+        )
 
 
 def test_schedules_are_left_alone() -> None:

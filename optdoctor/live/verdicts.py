@@ -199,6 +199,5 @@ def _lines(one: Outcome) -> list[str]:
         ]
     end = f"{one.final:11.4g}" if math.isfinite(one.final) else f"{'not finite':>11}"
     against = f"{one.difference:+.2g} +- {one.chance:.1g}" if math.isfinite(one.difference) else "-"
-    verdict = "" if one.verdict == "untreated" else one.verdict
-    verdict += (", " if verdict else "") + "diverged" if one.diverged else ""
-    return [f"{name:{NAME}} {end}  {against:>17}  {verdict}".rstrip()]
+    told: list[str] = [one.verdict] * (one.verdict != "untreated") + ["diverged"] * one.diverged
+    return [f"{name:{NAME}} {end}  {against:>17}  {', '.join(told)}".rstrip()]

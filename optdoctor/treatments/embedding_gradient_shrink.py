@@ -6,9 +6,10 @@ the same where the embedding serves as such alone.
 
 Adam, Lion and their kin divide the factor out again, as each weight moves by a ratio of its own
 gradients; what is left for them is epsilon, decay that is part of the gradient, the steps in which
-old moments are still of the old size, and the share of the embedding in the global norm of a clip
-that comes after it. In a small language model under AdamW the weights of the embedding moved as far
-as without it. With SGD it is a rate of its own for the embedding.
+old moments are still of the old size, and the share of the embedding in a global norm taken after
+it. In 400 steps of a small model a tenth left its embedding as far from its start as without it
+under AdamW (1.000 times), and at 0.12 times that distance under SGD, where it is a rate of its own
+for the embedding.
 """
 
 from collections import Counter

@@ -1,74 +1,150 @@
-"""One step of an optimizer in float32, though weights or state are of 16 bits."""
+"""What treatments share that let an optimizer step in float32 though weights are of 16 bits."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-HALF = (torch.float16, torch.bfloat16)
+from optdoctor.optimizers import probe_of
+from optdoctor.treatments.intervention import Intervention, Refused
+from optdoctor.treatments.needs import gradients_before
+from optdoctor.treatments.swapped import HALF, closure_at_work, is_half, swap
+
+NARROW = (torch.uint8, torch.int8)
+NARROW_NAMES = ("8bit", "4bit", "fp8")
 
 
-def is_half(tensor: Tensor) -> bool:
-    """Whether it is of 16 bits; shards of a tensor are left alone."""
-    return tensor.dtype in HALF and not hasattr(tensor, "to_local")
+class InFloat32(Intervention):
+    """Lends float32 weights, gradients and moments to each step; moments stay in float32.
 
-
-class InFloat32:
-    """Lends float32 weights, gradients and state to a step, and takes them away again.
-
-    `master_of` gives the float32 weights of a half tensor for this step. After it the parameter
-    holds its own 16-bit storage again, into which `written` puts what is to be kept of the new
-    float32 weights; its gradient is the very tensor that it was.
+    A subclass says which float32 weights a step gets (`lent`) and what of them is kept
+    (`take_back`). Between steps the parameters are the user's own, of 16 bits, with the very
+    gradients that they had, of which DDP holds views. A parameter without a gradient is left alone.
     """
 
-    def __init__(
-        self,
-        master_of: Callable[[Tensor], Tensor],
-        written: Callable[[Tensor, Tensor, Tensor], None],
-    ) -> None:
-        self._master_of, self._written = master_of, written
-        self._lent: list[tuple[Tensor, Tensor, Tensor | None, Tensor]] = []
+    _lent: list[tuple[Tensor, Tensor]]
+    _moments: dict[int, Mapping[str, Tensor]]
+    """{position: moments} that a checkpoint told and no step has taken yet."""
 
-    def lend(self, optimizer: Any, parameters: list[Tensor]) -> None:
-        """Before the step. Parameters without a gradient keep what they have."""
-        for parameter in parameters:
-            gradient = parameter.grad
-            if gradient is None:
-                continue
-            if is_half(parameter):
-                half = parameter.data
-                master = self._master_of(parameter)
-                self._lent.append((parameter, half, gradient, master))
-                parameter.grad = None
-                parameter.data = master
-                parameter.grad = gradient.to(torch.float32)
-            widen(optimizer.state.get(parameter))
+    def lent(self, parameter: Tensor) -> Tensor:
+        """The float32 weights of a parameter for the step that begins, as a leaf."""
+        raise NotImplementedError
 
-    def take_back(self) -> None:
-        """After the step."""
-        while self._lent:
-            parameter, half, gradient, master = self._lent.pop()
-            new = parameter.data
-            parameter.grad = None
-            parameter.data = half
-            self._written(parameter, half, new)
-            parameter.grad = gradient
-            if new is not master and new.data_ptr() != master.data_ptr():
-                master.copy_(new)  # an optimizer that puts new storage in place
+    def take_back(self, parameter: Tensor, weights: Tensor) -> None:
+        """Writes to a parameter what is to be kept of its float32 weights."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Refuses what a step in float32 is not possible for."""
+        gradients_before(self.name, self.optimizer)
+        if not hasattr(torch._C, "_swap_tensor_impl"):
+            raise Refused(f"{self.name} needs a newer torch", "update torch")
+        if any(p.dtype in HALF and hasattr(p, "to_local") for p in self.parameters()):
+            raise Refused(
+                f"{self.name} cannot copy weights that are spread over processes",
+                "keep float32 weights and let FSDP's MixedPrecision compute in 16 bits",
+            )
+        if self._is_packed():
+            raise Refused(
+                f"{self.name} cannot widen moments that are packed in 8 or 4 bits",
+                "take the form of the optimizer that keeps them in 32 bits",
+            )
+
+    def begin(self) -> None:
+        """Copies nothing yet: the first step does."""
+        self._lent, self._moments = [], {}
+
+    def before(self) -> None:
+        """Lends."""
+        if closure_at_work(self.optimizer):
+            raise Refused(
+                f"{self.name} cannot lend weights to a step that runs the model in a closure",
+                "compute gradients before the step",
+            )
+        with torch.no_grad():
+            for place, parameter in enumerate(self.parameters()):
+                if parameter.grad is None:
+                    continue
+                if parameter.dtype in HALF:
+                    self._lend(parameter)
+                state = self.optimizer.state.get(parameter)
+                if isinstance(state, dict):
+                    widen(state, self._moments.pop(place, {}))
+
+    def _lend(self, parameter: Tensor) -> None:
+        weights = self.lent(parameter).requires_grad_(parameter.requires_grad)
+        gradient = parameter.grad
+        assert gradient is not None
+        weights.grad = gradient.to(torch.float32)
+        swap(parameter, weights)
+        self._lent.append((parameter, weights))
+
+    def after(self) -> None:
+        """Takes back."""
+        with torch.no_grad():
+            while self._lent:
+                parameter, weights = self._lent.pop()
+                swap(parameter, weights)
+                weights.grad = None
+                self.take_back(parameter, weights)
+
+    def end(self) -> None:
+        """Rounds the moments to what the optimizer would keep by itself."""
+        keeps = probe_of(self.optimizer).state_dtype
+        for parameter in self.parameters():
+            state = self.optimizer.state.get(parameter)
+            if parameter.dtype in HALF and isinstance(state, dict):
+                narrow(state, keeps(parameter.dtype))
+        self._moments = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments of 16-bit weights in float32: the optimizer rounds them when it loads its own,
+        and in float16 small second moments would be 0."""
+        found = {}
+        for place, parameter in enumerate(self.parameters()):
+            state = self.optimizer.state.get(parameter)
+            if parameter.dtype in HALF and isinstance(state, dict):
+                found[str(place)] = {k: v.clone() for k, v in state.items() if is_moment(k, v)}
+        return {"moments": found}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes moments over at the next step, where they round to those that the optimizer has."""
+        self._moments = {int(place): held for place, held in state.get("moments", {}).items()}
+
+    def _is_packed(self) -> bool:
+        """By the state; before there is one by the class and by bitsandbytes' own argument."""
+        kinds = [base.__name__.lower() for base in type(self.optimizer).__mro__]
+        bits = getattr(getattr(self.optimizer, "args", None), "optim_bits", 32)
+        if bits == 8 or any(name in kind for kind in kinds for name in NARROW_NAMES):
+            return True
+        states = (self.optimizer.state.get(p) for p in self.parameters())
+        values = [v for s in states if isinstance(s, Mapping) for v in s.values()]
+        tensors = [v for v in values if isinstance(v, Tensor)]
+        return any(v.dtype in NARROW or hasattr(v, "codes") for v in tensors)
 
 
-def widen(state: Any) -> None:
-    """The 16-bit moments of one tensor in float32, for good: the step finds and leaves them so."""
-    if isinstance(state, dict):
-        for name, value in state.items():
-            if isinstance(value, Tensor) and is_half(value):
-                state[name] = value.to(torch.float32)
+def is_moment(name: str, value: Any) -> bool:
+    """Whether it is an entry of float32 that an optimizer casts to the weights' dtype."""
+    if not isinstance(value, Tensor) or name == "step":
+        return False
+    return value.dtype == torch.float32 and value.dim() > 0
 
 
-def narrow(state: Any, dtype: torch.dtype) -> None:
-    """Moments back in the dtype in which the optimizer would keep them: not its counters."""
-    if isinstance(state, dict):
-        for name, value in state.items():
-            if isinstance(value, Tensor) and value.dtype == torch.float32 and value.dim() > 0:
-                state[name] = value.to(dtype)
+def widen(state: dict[str, Any], known: Mapping[str, Tensor]) -> None:
+    """The 16-bit entries in float32 from now on; `known` where the entry is what it rounds to."""
+    for name, value in state.items():
+        if not is_half(value):
+            continue
+        wide, kept = value.to(torch.float32), known.get(name)
+        if kept is not None and kept.shape == wide.shape:
+            kept = kept.to(wide.device, torch.float32)
+            wide = torch.where(kept.to(value.dtype) == value, kept, wide)
+        state[name] = wide
+
+
+def narrow(state: dict[str, Any], dtype: torch.dtype) -> None:
+    """The float32 entries in that dtype: not counters."""
+    for name, value in state.items():
+        if is_moment(name, value):
+            state[name] = value.to(dtype)

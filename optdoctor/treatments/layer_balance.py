@@ -12,18 +12,17 @@ PACE = 0.2
 """Of the way that is then gone at each look."""
 FRESH = 0.3
 """Weight of the newest look in what is known of a layer."""
-GROWN = 2.0
-"""Growth since the start beyond which a layer began near zero, and is left alone."""
+TINY = 0.1
+"""Of the median size of layers: one below it began near zero, has no size to move by, and is left
+alone until it has grown."""
 
 
 class Balance:
     """The logarithms of the factors, whose mean over layers is 0, and what they follow from."""
 
-    def __init__(self, sizes: Sequence[float], low: float, high: float, alpha: float) -> None:
-        count = len(sizes)
+    def __init__(self, count: int, low: float, high: float, alpha: float) -> None:
         self.low, self.high, self.alpha = low, high, alpha
         self.logs = [0.0] * count
-        self.first = list(sizes)
         self.known: list[float | None] = [None] * count
         """Of each layer the logarithm of movement over size as it would be at the user's rate."""
         self.rows = [0] * count
@@ -31,10 +30,11 @@ class Balance:
     def learn(self, ratios: Sequence[tuple[float, float]]) -> None:
         """(movement over size, size) of each layer in one step made with these factors. One that
         stood still, or is not finite, tells nothing."""
+        least = TINY * median([size for _, size in ratios])
         for i, (ratio, size) in enumerate(ratios):
             if not (math.isfinite(ratio) and ratio > 0):
                 continue
-            if size > GROWN * self.first[i]:
+            if size < least:
                 self.known[i] = None
                 continue
             base, known = math.log(ratio) - self.logs[i], self.known[i]

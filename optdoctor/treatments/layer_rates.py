@@ -35,7 +35,7 @@ class LayerRates(Intervention):
 
     All of one kind in a numbered block is one layer, with its biases; outside of blocks each module
     is. Norms, embeddings, heads by name, adapters, tensors below 64 elements and layers whose
-    weights have doubled keep their rates. It looks at each `every` steps, keeps at most 4096
+    weights are below a tenth of the usual size keep their rates. It looks at each `every` steps, keeps at most 4096
     elements of each tensor for that, and waits for the device once. Rates move only where a wish
     has differed by a quarter in three looks in a row, then by a fifth of the way at each look.
 
@@ -97,7 +97,7 @@ class LayerRates(Intervention):
         self._split = Split(self.optimizer)
         self._movement = Movement(self._units, self.parameters())
         bounds = math.log(self.floor), math.log(self.ceiling)
-        self._balance = Balance(self._movement.sizes(), *bounds, self.alpha)
+        self._balance = Balance(len(self._movement.layers), *bounds, self.alpha)
         self._told, self._taken = list(self._balance.logs), 0
 
     def before(self) -> None:
@@ -154,7 +154,7 @@ class LayerRates(Intervention):
         if self._movement is None:
             return {}
         one = self._balance
-        columns = (one.logs, self._told, one.known, one.rows, one.first)
+        columns = (one.logs, self._told, one.known, one.rows)
         rows = map(list, zip(*columns, strict=True))
         return {
             "taken": self._taken,
@@ -168,7 +168,7 @@ class LayerRates(Intervention):
         rows = [state["layers"][name] for name in self._movement.layers]
         columns = [list(column) for column in zip(*rows, strict=True)]
         one = self._balance
-        one.logs, self._told, one.known, one.rows, one.first = columns
+        one.logs, self._told, one.known, one.rows = columns
         self._taken = int(state["taken"])
 
 

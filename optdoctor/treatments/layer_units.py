@@ -55,10 +55,6 @@ class Movement:
         """The weights of before a step."""
         self._before = [sample(p) for p in self._weights]
 
-    def sizes(self) -> list[float]:
-        """The root mean square of the weights of each layer as they are; waits for the device."""
-        return self._by_layer([mean_square(sample(p)) for p in self._weights]).sqrt().tolist()
-
     def ratios(self) -> list[tuple[float, float]]:
         """(movement over size, size) of each layer since `keep`; waits for the device, once."""
         now = [sample(p) for p in self._weights]

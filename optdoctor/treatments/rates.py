@@ -61,7 +61,7 @@ class Split:
         groups = self._optimizer.param_groups
         self._whole = list(groups)
         for group in self._whole:
-            if group.get(self._key) is None:
+            if group.get(self._key) is None or not group["params"]:
                 self._parts.append((group, [group]))
                 continue
             by_part: dict[str, list[Tensor]] = {}

@@ -22,7 +22,7 @@ from optdoctor.treatments.left_out import LeftOut, is_left_out_by_scaler
 from optdoctor.treatments.moving_limit import MovingLimit
 from optdoctor.treatments.needs import gradients_before, whole_gradients
 from optdoctor.treatments.norms import are_finite, global_norm
-from optdoctor.treatments.snapshots import Snapshot
+from optdoctor.treatments.snapshots import Snapshot, numbers_of
 
 LOSSES, FEWEST = 128, 32
 """Sound losses that it compares with, and the fewest."""
@@ -93,7 +93,7 @@ class Rewind(Intervention):
     def before(self) -> None:
         """Judges the step, then keeps a snapshot or goes back; all processes do the same."""
         parameters = self.parameters()
-        self._settings = [_numbers(group) for group in self.optimizer.param_groups]
+        self._settings = [numbers_of(group) for group in self.optimizer.param_groups]
         self._step += 1
         bad = self._loss_is_bad() | self._gradient_is_bad(with_gradients(parameters))
         if not bool(agreed(bad)):
@@ -107,7 +107,7 @@ class Rewind(Intervention):
     def _keep(self) -> None:
         if self._step > self._due:
             self._snapshots.append(
-                Snapshot(self.optimizer, self.model, self._step - 1, self._own, self.device)
+                Snapshot(self.optimizer, self.model, self._step - 1, self.device)
             )
             self._due = self._step - 1 + self.every
 
@@ -122,7 +122,7 @@ class Rewind(Intervention):
             return
         self._used += 1
         older = self._snapshots[0]
-        older.restore()
+        older.restore(self._own)
         while len(self._snapshots) > 1:
             self._snapshots.pop()
         self._left_out.leave_out(self.optimizer, parameters)
@@ -181,7 +181,7 @@ class Rewind(Intervention):
         """Gives the gradients back, and looks which settings the optimizer itself has changed."""
         self._left_out.give_back()
         for group, old in zip(self.optimizer.param_groups, self._settings, strict=False):
-            new = _numbers(group)
+            new = numbers_of(group)
             self._own |= {key for key in old if new.get(key) != old[key]}
         self._settings = []
 
@@ -208,11 +208,6 @@ class Rewind(Intervention):
         self._in_a_row, self._due = int(state["in_a_row"]), self._step
         self._losses.extend(float(loss) for loss in state["losses"])
         self._norms.load_state_dict(state["norms"], self.parameters()[0].device)
-
-
-def _numbers(group: Mapping[str, Any]) -> dict[str, float]:
-    """Settings of a group that are numbers."""
-    return {k: v for k, v in group.items() if isinstance(v, int | float)}
 
 
 INTERVENTION = Rewind

@@ -40,11 +40,9 @@ class Snapshot:
         optimizer: Any,
         model: nn.Module | None,
         step: int,
-        own: Iterable[str] = (),
         device: torch.device | str | None = None,
     ) -> None:
-        """`own` are settings of groups that the optimizer itself changes; `device` is where copies
-        are kept, None where the tensors lie."""
+        """`device` is where copies are kept, None where the tensors lie."""
         self.step = step
         self._layers = layers(optimizer)
         tensors = {id(p): p for one in self._layers for g in one.param_groups for p in g["params"]}
@@ -55,13 +53,11 @@ class Snapshot:
                 {p: _copied(state, device) for p, state in one.state.items()}
                 for one in self._layers
             ]
-        self._settings = [
-            [{key: copy.deepcopy(group[key]) for key in own if key in group} for group in groups]
-            for groups in (one.param_groups for one in self._layers)
-        ]
+        self._settings = [[numbers_of(group) for group in one.param_groups] for one in self._layers]
 
-    def restore(self) -> None:
-        """Puts everything back; entries that came later go."""
+    def restore(self, own: Iterable[str] = ()) -> None:
+        """Puts everything back; entries that came later go. `own` are settings of groups that the
+        optimizer itself changes within steps, as a count."""
         with torch.no_grad():
             for tensor, kept in self._tensors:
                 tensor.detach().copy_(kept.value)
@@ -72,7 +68,12 @@ class Snapshot:
                     one.state[key] = _back(kept, one.state.get(key))
         for one, settings in zip(self._layers, self._settings, strict=True):
             for group, kept in zip(one.param_groups, settings, strict=True):
-                group.update(copy.deepcopy(kept))
+                group.update({key: kept[key] for key in own if key in kept})
+
+
+def numbers_of(group: Mapping[str, Any]) -> dict[str, float]:
+    """Settings of a group that are numbers."""
+    return {key: value for key, value in group.items() if isinstance(value, int | float)}
 
 
 def _copied(value: Any, device: torch.device | str | None) -> Any:

@@ -115,12 +115,16 @@ def goes_on_untreated(
 
 
 def settings_of_groups(optimizer: Any) -> list[dict[str, Any]]:
-    """A copy of all groups, tensors by id."""
-    kept = ("params",)
+    """A copy of all groups, tensors by id, without what steps count."""
     return [
-        {k: [id(p) for p in v] if k in kept else copy.copy(v) for k, v in group.items()}
-        for group in optimizer.param_groups
+        {k: [*map(id, v)] if k == "params" else copy.copy(v) for k, v in g.items() if k != "step"}
+        for g in optimizer.param_groups
     ]
+
+
+def falling(number: int) -> float:
+    """A schedule."""
+    return 1 / (1 + number)
 
 
 def leaves_schedules_alone(
@@ -131,8 +135,13 @@ def leaves_schedules_alone(
     """Rates and momenta between steps are those of a run without it, under two schedules."""
     schedules = torch.optim.lr_scheduler
     for schedule in (
-        lambda o: schedules.LambdaLR(o, lambda number: 1 / (1 + number)),
-        lambda o: schedules.OneCycleLR(o, max_lr=0.01, total_steps=40),
+        lambda o: schedules.LambdaLR(o, falling),
+        lambda o: schedules.OneCycleLR(
+            o,
+            max_lr=0.01,
+            total_steps=40,
+            cycle_momentum=bool({"momentum", "betas"} & {*o.defaults}),
+        ),
     ):
         runs = []
         for treated in (True, False):

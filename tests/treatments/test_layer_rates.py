@@ -1,7 +1,8 @@
-"""Rates by layer: their bounds and mean, what they are of, when they move, that they leave no trace."""
+"""Rates by layer: bounds and mean, what they are of, when they move, that they leave no trace."""
 
 import copy
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,9 @@ def test_layer_rates_stay_in_a_bounded_positive_range_with_mean_near_1_and_rever
         seen.append(tuple(rates.multipliers.values()))
     assert seen[0] == (1.0, 1.0, 1.0)
     first, fast, slow = seen[-1]
-    assert fast < 0.6
-    assert slow > 1.7
-    assert 0.7 < first < 1.4
+    assert fast < 0.65
+    assert slow > 1.5
+    assert 0.9 < first < 1.1
     other = copy.deepcopy(model)
     rates.undo()
     untreated = torch.optim.Adam([{"params": b.parameters()} for b in other.blocks])
@@ -91,7 +92,7 @@ def test_an_update_is_multiplied_by_the_factor_of_its_layer_and_no_other() -> No
 
 
 def test_layers_that_differ_by_less_than_the_slack_are_left_alone() -> None:
-    balance = Balance([1.0] * 4, math.log(0.5), math.log(2), alpha=0.5)
+    balance = Balance(4, math.log(0.5), math.log(2), alpha=0.5)
     for _ in range(50):
         balance.learn([(1e-3 * f, 1.0) for f in (1.0, 1.3, 0.8, 1.1)])
         assert not balance.move()
@@ -99,7 +100,7 @@ def test_layers_that_differ_by_less_than_the_slack_are_left_alone() -> None:
 
 
 def test_rates_move_only_after_three_looks_in_a_row_and_slowly() -> None:
-    balance = Balance([1.0] * 3, math.log(0.5), math.log(2), alpha=0.5)
+    balance = Balance(3, math.log(0.5), math.log(2), alpha=0.5)
     moved, logs = [], []
     for _ in range(40):
         factors = [math.exp(log) for log in balance.logs]
@@ -109,26 +110,24 @@ def test_rates_move_only_after_three_looks_in_a_row_and_slowly() -> None:
         logs.append(list(balance.logs))
     assert moved[:3] == [False, False, True]
     assert logs[2] == pytest.approx([0.0, -0.2 * math.log(2), 0.2 * math.log(2)])
-    steps = [
-        abs(b - a) for x, y in zip(logs, logs[1:], strict=False) for a, b in zip(x, y, strict=True)
-    ]
+    steps = [abs(b - a) for x, y in pairwise(logs) for a, b in zip(x, y, strict=True)]
     assert max(steps) <= 0.2 * math.log(2) + 1e-9
     assert not any(moved[-20:]), "once near what is wished nothing moves"
     assert logs[-1][1] < -0.4
 
 
 def test_one_odd_look_moves_nothing() -> None:
-    balance = Balance([1.0] * 3, math.log(0.5), math.log(2), alpha=0.5)
+    balance = Balance(3, math.log(0.5), math.log(2), alpha=0.5)
     for number in range(60):
         odd = 4.0 if number % 15 == 7 else 1.0
         balance.learn([(1e-3 * odd, 1.0), (1e-3, 1.0), (1e-3, 1.0)])
         assert not balance.move()
 
 
-def test_a_layer_that_stands_still_or_began_near_zero_keeps_its_rate() -> None:
-    balance = Balance([1.0, 1.0, 1.0, 0.01], math.log(0.5), math.log(2), alpha=0.5)
+def test_a_layer_that_stands_still_or_is_near_zero_keeps_its_rate() -> None:
+    balance = Balance(4, math.log(0.5), math.log(2), alpha=0.5)
     for _ in range(30):
-        balance.learn([(1e-3, 1.0), (1e-2, 1.0), (0.0, 1.0), (1.0, 0.5)])
+        balance.learn([(1e-3, 1.0), (1e-2, 1.0), (0.0, 1.0), (1.0, 0.05)])
         balance.move()
     assert balance.logs[2:] == [0.0, 0.0]
     assert balance.logs[0] == pytest.approx(-balance.logs[1])
@@ -191,7 +190,7 @@ def test_movement_is_the_change_over_the_size_of_the_weights() -> None:
     assert first == pytest.approx(float((both[0] - both[1]).norm() / both[1].norm()), rel=1e-5)
     assert size == pytest.approx(float(both[1].square().mean().sqrt()), rel=1e-5)
     assert second == pytest.approx(
-        float((weights[2] - before[2]).norm() / before[2].norm()), rel=1e-5
+        float((weights[2] - before[2]).detach().norm() / before[2].norm()), rel=1e-5
     )
 
 
@@ -210,7 +209,7 @@ def test_a_change_is_told_with_numbers() -> None:
     assert 1 <= len(rates.notes) <= 15
     assert rates.notes[0].startswith("layer-rates: the rate of blocks.")
     rates.undo()
-    assert rates.notes[-1].startswith("layer-rates leaves: rates of layers go from 0.5")
+    assert rates.notes[-1].startswith("layer-rates leaves: rates of layers go from 0.6 to 1.67")
     assert rates.multipliers == {}
 
 
@@ -236,7 +235,7 @@ def test_a_state_of_other_layers_is_not_taken() -> None:
     model, optimizer = uneven()
     rates = LayerRates().apply(optimizer, model)
     rates.load_state_dict({})
-    rates.load_state_dict({"taken": 3, "layers": {"h.0 mlp": [0.5, 0.0, None, 0, 1.0]}})
+    rates.load_state_dict({"taken": 3, "layers": {"h.0 mlp": [0.5, 0.0, None, 0]}})
     assert set(rates.multipliers.values()) == {1.0}
 
 
@@ -267,11 +266,13 @@ def test_the_groups_are_whole_again_after_a_step_that_fails() -> None:
 
 def test_a_doctor_watches_a_run_with_layer_rates(tmp_path: Path) -> None:
     model, optimizer = uneven()
-    with optdoctor.watch(model, optimizer, out=tmp_path, treat=[LayerRates(every=2)]) as doctor:
+    rates = LayerRates(every=2)
+    with optdoctor.watch(model, optimizer, out=tmp_path, treat=[rates]) as doctor:
         for number in range(30):
             doctor.log(loss=step(model, optimizer, number))
-        on = doctor.treatments if hasattr(doctor, "treatments") else ()
-        assert all(one.applied for one in on)
+        assert rates.applied
+        assert min(rates.multipliers.values()) < 0.8
+    assert not rates.applied
     assert len(optimizer.param_groups) == 3
 
 
@@ -298,7 +299,7 @@ def test_optimizers_with_something_of_all_tensors_are_refused(make: Any, why: st
 def test_one_layer_and_no_model_are_refused() -> None:
     model = blocks()
     optimizer = torch.optim.AdamW(model.blocks[0].parameters())
-    with pytest.raises(Refused, match="the optimizer has only blocks.0 other"):
+    with pytest.raises(Refused, match=r"the optimizer has only blocks\.0 other"):
         LayerRates().apply(optimizer, model)
     with pytest.raises(Refused, match="give it the model"):
         LayerRates().apply(torch.optim.AdamW(model.parameters()))

@@ -19,11 +19,11 @@ from optdoctor.treatments import Refused
 from optdoctor.treatments.slow_warmup import SlowWarmup
 
 
-def moved(steps: int, **options: Any) -> list[float]:
+def moved(number: int, **options: Any) -> list[float]:
     """What gradients of 1 move under a rate of 1."""
     weight, optimizer = plain(1.0)
     SlowWarmup(**options).apply(optimizer)
-    return [pushed(weight, optimizer) for _ in range(steps)]
+    return [pushed(weight, optimizer) for _ in range(number)]
 
 
 def test_a_cosine_and_slow_warmup_is_available() -> None:

@@ -3,8 +3,8 @@
 In float16 Adam's epsilon of 1e-8 is 0 and small second moments vanish; in bfloat16 most small
 updates are rounded away. Both end where the optimizer has float32 weights and moments of its own
 ("master weights", Micikevicius et al. 2018, arXiv 1710.03740, section 3.1). In small trainings that
-was as good as float32 throughout. It does not cure gradients that vanish in a float16 backward pass,
-which need a loss scale, nor moments that vanished before it was switched on.
+was as good as float32 throughout. It does not cure gradients that vanish in a float16 backward
+pass, which need a loss scale, nor moments that vanished before it was switched on.
 """
 
 from collections.abc import Mapping
@@ -27,9 +27,9 @@ class Float32State(InFloat32):
     they are not what the copy rounds to. Of weights that are float32 but have 16-bit moments only
     those are widened. Nothing is read back from the device.
 
-    Refused: nothing of 16 bits, moments packed in 8 or 4 bits, weights spread over processes, LBFGS.
-    A step with a closure switches it off. Undone, the moments are rounded back, and in float16 small
-    ones are 0 again.
+    Refused: nothing of 16 bits, moments packed in 8 or 4 bits, weights spread over processes,
+    LBFGS. A step with a closure switches it off. Undone, the moments are rounded back, and in
+    float16 small ones are 0 again.
     """
 
     name = "float32-state"

@@ -2,10 +2,11 @@
 
 It answers a question and cures nothing. Freezing attention cured none of the overfitting runs of
 small trainings (0 of 2; more data cured 5 of 5). Where attention had twenty times its rate freezing
-it helped (2 of 2), as any way does of taking that rate away; giving it its rate kept more.
+it helped (2 of 2), as giving it its rate did (5 of 5).
 What is frozen are weights: dropout and the running statistics of batch norms go on.
 """
 
+import re
 from collections.abc import Sequence
 
 import torch
@@ -39,9 +40,8 @@ class FreezeModule(Intervention):
     safety = "manual"
 
     def __init__(self, modules: Pattern | Sequence[Pattern]) -> None:
-        several = list(modules) if isinstance(modules, Sequence) else [modules]
-        self.patterns: list[Pattern] = [modules] if isinstance(modules, str) else several
-        if not all(self.patterns) or not self.patterns:
+        self.patterns = [modules] if isinstance(modules, str | re.Pattern) else list(modules)
+        if not self.patterns or not all(self.patterns):
             raise ValueError("modules must name at least one module")
         self._frozen: list[Tensor] = []
         self._switched: list[Tensor] = []

@@ -114,9 +114,10 @@ class InFloat32(Intervention):
 
     def _is_packed(self) -> bool:
         """By the state; before there is one by the class and by bitsandbytes' own argument."""
-        kinds = [base.__name__.lower() for base in type(self.optimizer).__mro__]
+        # Optimizer8bit is bitsandbytes' base of all, of those in 32 bits too.
+        names = {base.__name__ for base in type(self.optimizer).__mro__} - {"Optimizer8bit"}
         bits = getattr(getattr(self.optimizer, "args", None), "optim_bits", 32)
-        if bits == 8 or any(name in kind for kind in kinds for name in NARROW_NAMES):
+        if bits == 8 or any(part in name.lower() for name in names for part in NARROW_NAMES):
             return True
         states = (self.optimizer.state.get(p) for p in self.parameters())
         values = [v for s in states if isinstance(s, Mapping) for v in s.values()]

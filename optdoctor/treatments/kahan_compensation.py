@@ -39,7 +39,7 @@ class KahanCompensation(InFloat32):
         super().check()
         if not any(p.dtype == torch.bfloat16 for p in self.parameters()):
             raise Refused(
-                f"{self.name} keeps what rounding to bfloat16 cuts off, and no weight is rounded so",
+                f"{self.name} keeps what rounding to bfloat16 cuts off, and no weight is",
                 "use float32-state for float16 weights",
             )
 

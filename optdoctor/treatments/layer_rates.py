@@ -10,12 +10,14 @@ where all of them are shifted by one factor such that their geometric mean over 
 layer counts once, and one at twice its rate is made up for by one at half. (The formula that this
 stands in for, 1 plus the z-score of gradient norms, gives rates of zero and below.)
 
-What it is worth: in small trainings ratios of healthy layers differed by factors of 8 to 32, so
+What it is worth: ratios of healthy layers differed by factors of 8 to 32 in small trainings, so
 that it acts on healthy runs too. Giving layers other rates made a deep network whose gradients
 vanish worse (final loss 1.72 in place of 0.23, 0.05 with residual connections); attention at twenty
-times its rate was cured by giving it its rate, which is a factor that this does not reach. It
-presumes that layers ought to move alike, for which there is no proof. Rates that were set by layer
-on purpose it works against, within its bounds.
+times its rate was cured by giving it its rate, which is a factor that this does not reach, and what
+is wrong alike in most layers it does not see. On digits, one layer of four at 20 times or at a
+twentieth of its rate: with SGD 0.74 became 0.50 and 0.17 became 0.13, with AdamW 0.169 became 0.172
+and 0.37 became 0.40 (medians of 3 seeds). It presumes that layers ought to move alike, for which
+there is no proof. Rates that were set by layer on purpose it works against, within its bounds.
 """
 
 import math
@@ -35,9 +37,10 @@ class LayerRates(Intervention):
 
     All of one kind in a numbered block is one layer, with its biases; outside of blocks each module
     is. Norms, embeddings, heads by name, adapters, tensors below 64 elements and layers whose
-    weights are below a tenth of the usual size keep their rates. It looks at each `every` steps, keeps at most 4096
-    elements of each tensor for that, and waits for the device once. Rates move only where a wish
-    has differed by a quarter in three looks in a row, then by a fifth of the way at each look.
+    weights are below a tenth of the usual size keep their rates. It looks at each `every` steps,
+    keeps at most 4096 elements of each tensor for that, and waits for the device once. Rates move
+    only where a wish has differed by a quarter in three looks in a row, then by a fifth of the way
+    at each look, until none differs by as much.
 
     Refuses: no model, fewer than two layers, sharded weights, and optimizers that have something of
     all tensors in their state (L-BFGS, Prodigy, D-Adaptation, schedule-free) or do not move by the

@@ -10,8 +10,9 @@ been so many.
 
 This is the intent of a formula that said the opposite of its text: base * 0.9 ** (1 - n / 1000),
 with n a sum of norms, grows with n, without bound, and with the number of weights. That the intent
-is good for anything has not been measured. Adam's update hardly grows with its moment, since it is
-divided by the root of the second; for SGD this is a soft clip that comes late.
+is good for anything is hardly known: on digits (medians of 3 seeds) it changed nothing under AdamW,
+whose update hardly grows with its moment, since it is divided by the root of the second; under SGD,
+for which this is a soft clip that comes late, a loss of 0.277 became 0.246.
 """
 
 import math

@@ -16,12 +16,12 @@ UNDECAYED: tuple[DecayKind, ...] = ("norm", "bias", "vector")
 NORMS = tuple(kind for name, kind in vars(nn).items() if "Norm" in name and isinstance(kind, type))
 """All of torch.nn, lazy ones too."""
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
-_NORM_NAME = re.compile(r"norm(?!al)|(?<![a-z])(ln|bn|rms)(?![a-z])", re.I)
+_NORM_NAME = re.compile(r"norm|(?<![a-z])(ln|bn|rms)(?![a-z])", re.I)
 
 
 def kinds_of(model: nn.Module) -> dict[int, DecayKind]:
-    """{id of a parameter: its kind}; of a tied one what the first of these holds of any place: norm,
-    bias, embedding, vector, weight.
+    """{id of a parameter: its kind}; of a tied one the first of norm, bias, embedding, vector and
+    weight that holds of any of its places.
 
     A norm is of a class of torch.nn with Norm in its name, or of any class whose name, or that of a
     base, says norm and that holds nothing itself but tensors with one long axis: so RMSNorm of any

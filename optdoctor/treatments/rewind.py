@@ -7,10 +7,8 @@ itself, as a rate that is too high, it does not cure: it will diverge again, unt
 reached.
 """
 
-import statistics
 from collections import deque
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any
 
 import torch
@@ -23,17 +21,11 @@ from optdoctor.treatments.moving_limit import MovingLimit
 from optdoctor.treatments.needs import gradients_before, whole_gradients
 from optdoctor.treatments.norms import are_finite, global_norm
 from optdoctor.treatments.snapshots import Snapshot, numbers_of
+from optdoctor.treatments.usual_loss import UsualLoss
 
-LOSSES, FEWEST = 128, 32
-"""Sound losses that it compares with, and the fewest."""
-DEVIATIONS = 8.0
-"""Robust ones above the median of those losses from which one is far out."""
-LEAST_DEVIATION = 0.02
-"""Of the median: a loss that hardly varies has no smaller one."""
 TIMES, MEMORY = 10.0, 100
 """A gradient is far out above so many times the moving mean of its norm over so many steps."""
-NORMAL = 1.4826
-"""Standard deviations of a normal distribution in its median absolute deviation."""
+SOMEBODY = "another process wants it"
 
 
 class Rewind(Intervention):
@@ -65,7 +57,7 @@ class Rewind(Intervention):
         self._left_out = LeftOut()
         self._norms = MovingLimit(TIMES, MEMORY, spike=1.0)
         self._snapshots: deque[Snapshot] = deque(maxlen=2)
-        self._losses: deque[float] = deque(maxlen=LOSSES)
+        self._losses = UsualLoss()
         self._own: set[str] = set()
         """Settings of groups that were seen to change within a step."""
         self._settings: list[dict[str, float]] = []
@@ -77,7 +69,7 @@ class Rewind(Intervention):
         self._step = self._due = self._in_a_row = self._used = 0
         self._reason = ""
         self._snapshots.clear()
-        self._losses.clear()
+        self._losses.forget()
         self._norms.forget()
 
     def check(self) -> None:
@@ -138,26 +130,9 @@ class Rewind(Intervention):
     def _loss_is_bad(self) -> Tensor:
         """Of this process; a sound one is learnt."""
         told, self._told = self._told, []
-        self._reason = "another process wants it"
-        bad = False
-        for loss in told:
-            highest = self._highest()
-            if isfinite(loss) and not loss > highest:
-                self._losses.append(loss)
-                continue
-            bad = True
-            self._reason = f"the loss is {loss:.4g}"
-            if self._losses:
-                self._reason += f", lately its median was {statistics.median(self._losses):.4g}"
-        return torch.tensor(bad, device=self.parameters()[0].device)
-
-    def _highest(self) -> float:
-        """Loss above which one is far out."""
-        if len(self._losses) < FEWEST:
-            return float("inf")
-        median = statistics.median(self._losses)
-        deviation = NORMAL * statistics.median(abs(loss - median) for loss in self._losses)
-        return median + DEVIATIONS * max(deviation, LEAST_DEVIATION * abs(median))
+        wrong = self._losses.take(told)
+        self._reason = wrong or SOMEBODY
+        return torch.tensor(bool(wrong), device=self.parameters()[0].device)
 
     def _gradient_is_bad(self, parameters: list[Tensor]) -> Tensor:
         """Of this process; on the device."""
@@ -172,7 +147,7 @@ class Rewind(Intervention):
         norm = (norm if scale is None else norm / scale.to(norm.device)).reshape(1)
         self._norms.learn(norm, limits)
         bad = ~are_finite(parameters).all().to(norm.device) | (norm > limits).reshape(())
-        if self._reason == "another process wants it" and bool(bad):
+        if self._reason == SOMEBODY and bool(bad):
             usual = float(self._norms.mean)
             self._reason = f"the gradient's norm is {float(norm):.4g}, lately it was {usual:.4g}"
         return bad.to(device)
@@ -198,7 +173,7 @@ class Rewind(Intervention):
             "step": self._step,
             "used": self._used,
             "in_a_row": self._in_a_row,
-            "losses": [*self._losses],
+            "losses": self._losses.state(),
             "norms": self._norms.state_dict(),
         }
 
@@ -206,7 +181,7 @@ class Rewind(Intervention):
         """Goes on; the first snapshot is of the next sound step."""
         self._step, self._used = int(state["step"]), int(state["used"])
         self._in_a_row, self._due = int(state["in_a_row"]), self._step
-        self._losses.extend(float(loss) for loss in state["losses"])
+        self._losses.load(state["losses"])
         self._norms.load_state_dict(state["norms"], self.parameters()[0].device)
 
 

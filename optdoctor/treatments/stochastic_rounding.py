@@ -35,7 +35,7 @@ class StochasticRounding(InFloat32):
     safety = "risky"
 
     def __init__(self, seed: int = 0) -> None:
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        if not 0 <= seed < 2**63:
             raise ValueError(f"seed must be a whole number of at least 0, not {seed!r}")
         self.seed = seed
 

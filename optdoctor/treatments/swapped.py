@@ -27,7 +27,7 @@ def swap(one: Tensor, other: Tensor) -> None:
     Raises:
         RuntimeError: C++ holds a weak reference to one of them; nothing is changed then.
     """
-    torch._C._swap_tensor_impl(one, other)  # type: ignore[attr-defined]
+    torch._C._swap_tensor_impl(one, other)
 
 
 def closure_at_work(optimizer: object) -> bool:

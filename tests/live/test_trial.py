@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import optdoctor
+from optdoctor.live.candidates import Settings
 from optdoctor.live.doctor import Doctor
 from optdoctor.live.verdicts import Outcome, Trial, judged
 from optdoctor.treatments import Intervention, Refused
@@ -246,6 +247,41 @@ def test_an_error_within_the_optimizers_step_is_put_back_too() -> None:
         loop.trial(batches, [{"lr": 1.0}])
     assert differing(then, loop.bits()) == set()
     assert loop.optimizer.param_groups is groups
+    loop.doctor.close()
+
+
+def test_a_treatment_that_is_on_has_given_back_what_it_borrowed_for_a_broken_step() -> None:
+    loop, batches = Loop(), data()
+    loop.doctor.treat(Settings({"lr": 0.5}))
+    loop.train(batches, 3)
+    then = loop.bits()
+    handle = loop.optimizer.register_step_pre_hook(Breaking())
+    with pytest.raises(RuntimeError, match="within"):
+        loop.trial(batches, [{"eps": 1.0}])
+    handle.remove()
+    assert differing(then, loop.bits()) == set()
+    around = loop.doctor.treatments[0]._around
+    assert around is not None
+    assert not around._at_work
+    loop.doctor.close()
+
+
+def test_weights_that_a_step_replaced_lie_where_they_did() -> None:
+    loop, batches = Loop(), data()
+    places = [p.data_ptr() for p in loop.model.parameters()]
+    then = loop.bits()
+
+    def update(batch: Batch) -> Tensor:
+        loss = loop.update(batch)
+        for parameter in loop.model.parameters():
+            parameter.data = parameter.data * 0.99
+        loop.model.first.weight = nn.Parameter(torch.ones(12, 6))
+        loop.model.eval()
+        return loss
+
+    loop.doctor.trial(update, [{"lr": 1.0}], batches=batches, steps=10, also=[loop.schedule])
+    assert differing(then, loop.bits()) == set()
+    assert [p.data_ptr() for p in loop.model.parameters()] == places
     loop.doctor.close()
 
 

@@ -35,6 +35,13 @@ def test_the_ratio_is_numpys_of_the_last_finite_norms(several: list[float]) -> N
         assert told == pytest.approx(last.var() / last.mean() ** 2, rel=1e-9, abs=slack)
 
 
+def test_norms_far_smaller_than_those_before_are_not_lost_in_their_rounding() -> None:
+    ratio = GradVarianceRatio()
+    for norm in [6e11, 8e11, *[1e-12] * 110]:
+        told = ratio(norm)
+    assert told == pytest.approx(0.0, abs=1e-9)
+
+
 def test_a_clipped_run_has_it_of_norms_before_the_clip_and_knows_its_pace() -> None:
     model = net()
     optimizer = AdamW(model.parameters(), lr=1e-2)

@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from treated import MAKERS, Fed, Make, check_undo, odd_gradients, same, small, step, train
+from treated import (
+    MAKERS,
+    Fed,
+    Make,
+    check_true_units,
+    check_undo,
+    odd_gradients,
+    same,
+    small,
+    step,
+    train,
+)
 
 from optdoctor.treatments import Refused
 from optdoctor.treatments.adaptive_clipping import AdaptiveClipping
@@ -113,3 +124,9 @@ def test_unclipped_steps_are_those_of_an_untreated_run_to_the_bit() -> None:
         step(other, plain, number)
     assert same(model, optimizer, other, plain)
     clip.undo()
+
+
+def test_under_a_scale_that_grows_it_clips_in_true_units() -> None:
+    notes = check_true_units(*(AdaptiveClipping(1.2, memory=4) for _ in range(2)))
+    assert notes[0] == notes[1]
+    assert "clipped 0" not in notes[0]

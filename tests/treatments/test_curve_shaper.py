@@ -51,10 +51,11 @@ def test_the_curve_shaper_lowers_rates_on_sharp_curvature_and_leaves_noise_alone
         np.zeros(3000),
         3 * np.exp(-np.arange(3000) / 100) + 0.5 + 0.05 * noise(2, 3000),
         3 * np.exp(-np.arange(3000) / 100) + 0.5,
+        3 * np.exp(-np.arange(3000) / 20) + 0.5 + 0.01 * noise(7, 3000),
         1 - np.arange(3000) / 1000,
         2 + 1e-3 * np.arange(3000) + 0.1 * noise(3, 3000),
     ],
-    ids=["heavy", "skew", "level", "zero", "falling", "smooth", "below zero", "slow rise"],
+    ids=["heavy", "skew", "level", "zero", "falling", "smooth", "steep", "below zero", "slow rise"],
 )
 def test_a_curve_without_a_sharp_rise_is_left_alone(losses: Any) -> None:
     assert set(factors(losses)) == {1.0}

@@ -24,7 +24,7 @@ from torch import nn
 
 import optdoctor
 from optdoctor.treatments import Refused
-from optdoctor.treatments.layer_balance import Balance, balanced
+from optdoctor.treatments.layer_balance import SLACK, Balance, balanced
 from optdoctor.treatments.layer_rates import LayerRates
 from optdoctor.treatments.layer_units import SAMPLED, Movement, sample, units_of
 
@@ -114,6 +114,18 @@ def test_rates_move_only_after_three_looks_in_a_row_and_slowly() -> None:
     assert max(steps) <= 0.2 * math.log(2) + 1e-9
     assert not any(moved[-20:]), "once near what is wished nothing moves"
     assert logs[-1][1] < -0.4
+
+
+def test_what_is_compared_is_the_movement_at_the_rate_of_the_user() -> None:
+    balance = Balance(3, math.log(0.5), math.log(2), alpha=0.5)
+    for _ in range(60):
+        factors = [math.exp(log) for log in balance.logs]
+        ratios = [1e-3 * f for f in (1.0, 3.0, 1 / 3)]
+        balance.learn([(r * f, 1.0) for r, f in zip(ratios, factors, strict=True)])
+        balance.move()
+    wish = 0.5 * math.log(3)
+    assert balance.wishes() == pytest.approx([0.0, -wish, wish])
+    assert wish - SLACK <= balance.logs[2] <= wish
 
 
 def test_one_odd_look_moves_nothing() -> None:
@@ -329,3 +341,21 @@ def test_after_undo_the_run_is_bit_identical_to_one_that_goes_on_untreated(make:
 @each_optimizer
 def test_schedules_are_left_alone(make: Any) -> None:
     leaves_schedules_alone(lambda: LayerRates(every=3), make)
+
+
+def test_half_precision_weights_have_rates_by_layer_too() -> None:
+    model, _ = uneven()
+    model.bfloat16()
+    groups = [
+        {"params": b.parameters(), "lr": r} for b, r in zip(model.blocks, (1, 9, 1), strict=True)
+    ]
+    optimizer = torch.optim.SGD(groups, lr=1.0)
+    rates = LayerRates(every=1).apply(optimizer, model)
+    for number in range(30):
+        for parameter in model.parameters():
+            generator = torch.Generator().manual_seed(number)
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.grad = (0.01 * noise).bfloat16()
+        optimizer.step()
+    assert rates.multipliers["blocks.1 other"] < 0.75
+    assert all(math.isfinite(f) for f in rates.multipliers.values())

@@ -40,6 +40,11 @@ def test_all_kinds_of_gradients_have_the_norm_of_their_numbers() -> None:
     assert norms(parameters).tolist() == pytest.approx([0.5, 0.0, 1.25, 150.0, 2.0, 0.25, 1.25])
 
 
+def test_a_norm_beyond_half_precision_is_one_all_the_same() -> None:
+    parameters = [with_gradient(torch.full((4,), 6e4, dtype=torch.float16))]
+    assert norms(parameters).tolist() == pytest.approx([1.2e5], rel=1e-3)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.complex64])
 def test_one_number_that_is_not_finite_is_seen(bad: float, dtype: torch.dtype) -> None:

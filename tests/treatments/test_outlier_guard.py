@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import multiprocessing, nn
-from treated import MAKERS, Fed, Make, check_undo, same, small, step
+from treated import MAKERS, Fed, Make, check_true_units, check_undo, same, small, step
 
 from optdoctor.treatments import Refused
 from optdoctor.treatments.outlier_guard import OutlierGuard
@@ -120,3 +120,8 @@ def test_a_step_without_any_gradient_is_no_trouble() -> None:
     step(model, optimizer, 0)
     assert guard.applied
     assert not guard.notes
+
+
+def test_under_a_scale_that_grows_it_judges_in_true_units() -> None:
+    notes = check_true_units(*(OutlierGuard(3.0, memory=4) for _ in range(2)))
+    assert notes[0] == notes[1] == "outlier-guard left out 3 steps in all"

@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from treated import MAKERS, Fed, Make, check_undo, odd_gradients, same, small, train
+from treated import (
+    MAKERS,
+    Fed,
+    Make,
+    check_true_units,
+    check_undo,
+    odd_gradients,
+    same,
+    small,
+    train,
+)
 
 from optdoctor.treatments import Refused
 from optdoctor.treatments.percentile_clipping import PercentileClipping
@@ -139,3 +149,9 @@ def test_a_resumed_run_clips_as_one_that_never_stopped() -> None:
 def test_undone_it_is_as_if_it_had_never_been_from_there(make: Make) -> None:
     notes = check_undo(make, PercentileClipping(75.0, samples=8))
     assert int(notes[-1].split()[-2]) > 2
+
+
+def test_under_a_scale_that_grows_it_clips_in_true_units() -> None:
+    notes = check_true_units(*(PercentileClipping(75.0, samples=8) for _ in range(2)))
+    assert notes[0] == notes[1]
+    assert "clipped 0" not in notes[0]

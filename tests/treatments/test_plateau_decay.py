@@ -184,6 +184,7 @@ def _rank(rank: int, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_all_processes_use_the_rate_of_the_one_that_evaluates(tmp_path: Path) -> None:
     multiprocessing.spawn(_rank, (str(tmp_path),), nprocs=2)
     assert torch.load(tmp_path / "0") == torch.load(tmp_path / "1") == [1.0, 0.5, 0.25, 0.125]

@@ -148,3 +148,26 @@ def odd_gradients(optimizer_of: Make) -> tuple[Any, list[nn.Parameter]]:
     optimizer = optimizer_of(weights)
     optimizer.add_param_group({"params": []})
     return optimizer, weights
+
+
+def check_true_units(first: Intervention, second: Intervention) -> tuple[str, str]:
+    """Trains plainly with the one, and with the other under a scaler whose scale doubles every
+    third step and whose optimizer unscales within: weights are the same. Gives the last notes."""
+    plain, scaled = small(), small()
+    make = MAKERS["fused AdamW"]
+    one, other = make(plain.parameters()), make(scaled.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0, growth_interval=3)
+    first.apply(one, plain)
+    second.apply(other, scaled)
+    for number in range(30):
+        step(plain, one, number)
+        other.zero_grad()
+        scaler.scale((scaled(inputs_of(number)) - 1).square().mean()).backward()
+        scaler.step(other)
+        scaler.update()
+    assert scaler.get_scale() > 500
+    for p, q in zip(plain.parameters(), scaled.parameters(), strict=True):
+        assert torch.allclose(p, q, rtol=1e-4, atol=1e-6)
+    first.undo()
+    second.undo()
+    return first.notes[-1], second.notes[-1]

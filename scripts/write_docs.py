@@ -130,8 +130,8 @@ def _treatments() -> str:
         "# Treatments that act\n\nEach is switched on by its name, `optdoctor.watch(..,"
         ' treat=["adaptive-clipping"])`, or alone, `AdaptiveClipping().apply(optimizer)`, and off'
         ' by `undo`; none acts unless it is asked for. `treat="safe"` switches on those marked'
-        " safe, when a finding proposes them. It acts within steps of the optimizer and leaves settings"
-        " between them as they are"
+        " safe, when a finding proposes them. It acts within steps of the optimizer and leaves"
+        " settings between them as they are"
         " ([decision 0023](decisions/0023-treatments-act-within-a-step.md))."
     )
     parts = [GENERATED + head]

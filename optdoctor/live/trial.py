@@ -156,7 +156,7 @@ def _numbers(losses: Sequence[float | Tensor]) -> tuple[float, ...]:
 def _end_step(treatment: Any) -> None:
     """What it borrowed for a step that an exception left, it gives back before all is put back."""
     if treatment.applied:
-        treatment._around._give_back()
+        treatment._around.give_back()
 
 
 def _stay_off(treatment: Any) -> None:

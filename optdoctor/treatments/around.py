@@ -79,12 +79,17 @@ class Around:
         self._seeing.add(one)
 
     def take_away(self, one: Acting) -> None:
-        """What it borrowed for a step that is at work, or was broken off, it gives back."""
+        """What it borrowed for a step that is at work, or was broken off, it gives back; before it
+        do those that came after it, who may have divided the groups that it had divided, and who
+        act again from the next step."""
         if one in self._given:
             self._given.remove(one)
-        if one in self._at_work:
-            self._at_work.remove(one)
-            one.after()
+        while one in self._at_work:
+            last = self._at_work.pop()
+            if last is one:
+                one.after()
+            else:
+                self._end(last)
         if not self._given and not self.within:
             for handle in self._handles:
                 handle.remove()
@@ -103,7 +108,7 @@ class Around:
         self._depth = num_steps_at_work(optimizer) if self._depth else 1
         if self._depth > 1:  # a step of a base class within this one
             return
-        self._give_back()  # of a step that an exception left
+        self.give_back()  # of a step that an exception left
         given = list(self._given)
         seeing = list(self._seeing) if any(one.changes_gradients for one in given) else []
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -124,15 +129,18 @@ class Around:
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         ended, self._depth = self._depth == 1, max(self._depth - 1, 0)
         if ended:
-            self._give_back()
+            self.give_back()
 
-    def _give_back(self) -> None:
+    def give_back(self) -> None:
+        """What treatments borrowed for a step that is over or was broken off."""
         while self._at_work:
-            one = self._at_work.pop()
-            try:
-                one.after()
-            except Exception as error:
-                self._fail(one, error)
+            self._end(self._at_work.pop())
+
+    def _end(self, one: Acting) -> None:
+        try:
+            one.after()
+        except Exception as error:
+            self._fail(one, error)
 
     def _fail(self, one: Acting, error: Exception) -> None:
         said = f"{one.name} failed and is switched off, {type(error).__name__}: {error}"

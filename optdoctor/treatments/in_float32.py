@@ -1,6 +1,7 @@
 """What treatments share that let an optimizer step in float32 though weights are of 16 bits."""
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from optdoctor.optimizers import probe_of
 from optdoctor.treatments.intervention import Intervention, Refused
 from optdoctor.treatments.needs import gradients_before
+from optdoctor.treatments.rehearsal import rehearse
 from optdoctor.treatments.swapped import HALF, closure_at_work, is_half, swap
 
 NARROW = (torch.uint8, torch.int8)
@@ -26,6 +28,7 @@ class InFloat32(Intervention):
     _lent: list[tuple[Tensor, Tensor]]
     _moments: dict[int, Mapping[str, Tensor]]
     """{position: moments} that a checkpoint told and no step has taken yet."""
+    _on_trial = False
 
     def lent(self, parameter: Tensor) -> Tensor:
         """The float32 weights of a parameter for the step that begins, as a leaf."""
@@ -50,6 +53,26 @@ class InFloat32(Intervention):
                 f"{self.name} cannot widen moments that are packed in 8 or 4 bits",
                 "take the form of the optimizer that keeps them in 32 bits",
             )
+        halves = [p for p in self.parameters() if p.dtype in HALF]
+        if any(type(p).__torch_dispatch__ is not Tensor.__torch_dispatch__ for p in halves):
+            raise Refused(
+                f"{self.name} cannot exchange tensors of a class with operations of its own",
+                "use plain tensors",
+            )
+        kind = type(self.optimizer)
+        if not halves or self._on_trial or kind.__module__.startswith("torch.optim."):
+            return
+        if wrong := rehearse(self.optimizer, self._try):
+            raise Refused(
+                f"{self.name} was tried on a small copy of {kind.__name__} and its step failed: "
+                f"{wrong}",
+                "keep float32 weights, or use an optimizer of torch.optim",
+            )
+
+    def _try(self, stand_in: Any) -> Callable[[], None]:
+        trial = copy.copy(self)
+        trial._on_trial = True
+        return trial.apply(stand_in).undo
 
     def begin(self) -> None:
         """Copies nothing yet: the first step does."""

@@ -334,7 +334,7 @@ def test_a_doctor_sees_the_same_before_and_after_it(name: str) -> None:
         seen.append({k: (s.steps, s.values) for k, s in series.items() if not is_of_time(k)})
         assert not [e.text for e in doctor.runs[0].trace.events if e.kind == "doctor-failed"]
     assert seen[0].keys() == seen[1].keys()
-    assert {"loss", "grad_norm"} <= seen[0].keys()
+    assert {"loss", "grad_rms"} <= seen[0].keys()
     for channel, (steps, values) in seen[0].items():
         assert np.array_equal(steps, seen[1][channel][0]), channel
         assert np.array_equal(values, seen[1][channel][1], equal_nan=True), channel
@@ -355,6 +355,8 @@ def test_a_copy_of_the_optimizer_knows_of_no_treatment(name: str, how: str) -> N
     assert_gone(again[1])
     assert_same(both, again)
     again[0].requires_grad_(True)
+    if name in HALF:  # who knows of float32 moments: load_state_dict brings them to the weights'
+        again = copied(*again)
     goes_on_untreated(*again)
     train(model, optimizer, 2, 3, treatment)
     assert not [note for note in treatment.notes if "failed" in note]

@@ -109,6 +109,16 @@ def test_single_spikes_and_losses_that_were_never_told_do_nothing() -> None:
     assert not rewind.notes
 
 
+def test_bad_steps_that_are_not_in_a_row_do_nothing() -> None:
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    rewind = Rewind(every=2, patience=3).apply(optimizer)
+    for number in range(30):
+        weight.grad = torch.tensor([1.0 if number % 3 == 0 else math.nan])
+        optimizer.step()
+    assert not rewind.notes
+
+
 def test_a_gradient_that_is_far_out_for_long_brings_it_back() -> None:
     weight = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([weight], lr=1.0)

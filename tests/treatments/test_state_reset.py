@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import lion_pytorch
 import pytest
 import pytorch_optimizer
 import torch
@@ -13,6 +14,12 @@ from treated import MAKERS, Make, check_undo, same, small, step, train
 import optdoctor
 from optdoctor.treatments import Refused
 from optdoctor.treatments.state_reset import StateReset
+
+KNOWN: dict[str, Make] = {
+    **{name: make for name, make in MAKERS.items() if name != "sign"},
+    "Lion": lambda ps: lion_pytorch.Lion(ps, lr=1e-3),
+    "RMSprop": lambda ps: torch.optim.RMSprop(ps, lr=1e-3, momentum=0.9),
+}
 
 
 def fed(
@@ -32,7 +39,7 @@ def test_v_reset_on_data_shift_is_opt_in_resets_m_v_and_step_together() -> None:
     model = small()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     with optdoctor.watch(model, optimizer, out=None, sinks=(), treat="safe") as doctor:
-        train(model, optimizer, range(20))
+        train(model, optimizer, range(2))
         assert "state-reset" not in [one.name for one in doctor.treatments]
     assert StateReset.safety == "risky"
     assert StateReset().when_shift is None
@@ -41,7 +48,7 @@ def test_v_reset_on_data_shift_is_opt_in_resets_m_v_and_step_together() -> None:
     assert "does not come back" in told
 
     StateReset().apply(optimizer)
-    step(model, optimizer, 20)
+    step(model, optimizer, 2)
     for p in model.parameters():
         state = optimizer.state[p]
         assert float(state["step"]) == 1
@@ -49,7 +56,7 @@ def test_v_reset_on_data_shift_is_opt_in_resets_m_v_and_step_together() -> None:
         assert torch.allclose(state["exp_avg_sq"], 0.001 * p.grad.square())
 
 
-@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+@pytest.mark.parametrize("make", KNOWN.values(), ids=KNOWN)
 def test_the_next_step_is_that_of_a_new_optimizer_and_only_one_is(make: Make) -> None:
     model = small()
     optimizer = make(model.parameters())
@@ -64,17 +71,17 @@ def test_the_next_step_is_that_of_a_new_optimizer_and_only_one_is(make: Make) ->
     assert "rarely helps" in treatment.notes[0]
 
 
-def test_zeroing_the_second_moment_alone_would_multiply_the_step_by_32() -> None:
-    """Why all go together: the arithmetic of the docstring."""
+def test_zeroing_the_second_moment_alone_multiplies_the_step_by_the_root() -> None:
+    """Why all go together: the step is multiplied by 1/sqrt(1 - beta2)."""
     weight = nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.AdamW([weight], lr=1e-3, weight_decay=0.0)
-    for number in range(5000):
+    optimizer = torch.optim.AdamW([weight], lr=1e-3, betas=(0.9, 0.99), weight_decay=0.0)
+    for number in range(600):
         weight.grad = torch.ones(1)
-        if number == 4999:
+        if number == 599:
             optimizer.state[weight]["exp_avg_sq"].zero_()
             before = weight.detach().clone()
         optimizer.step()
-    assert float(before - weight.detach()) / 1e-3 == pytest.approx(31.6, rel=0.01)
+    assert float(before - weight.detach()) / 1e-3 == pytest.approx(10.0, rel=0.01)
 
 
 def test_a_shift_of_the_squared_gradient_resets_once() -> None:
@@ -138,10 +145,10 @@ def test_optimizers_whose_groups_count_are_refused() -> None:
             StateReset().apply(optimizer)
 
 
-def test_optimizers_that_make_their_state_at_once_are_refused() -> None:
-    model = small()
-    with pytest.raises(Refused, match="does not know"):
-        StateReset().apply(torch.optim.Adagrad(model.parameters()))
+def test_optimizers_that_make_their_state_at_once_or_that_nobody_knows_are_refused() -> None:
+    for make in (torch.optim.Adagrad, MAKERS["sign"]):
+        with pytest.raises(Refused, match="does not know"):
+            StateReset().apply(make(small().parameters()))
 
 
 def test_where_there_is_no_state_it_is_refused() -> None:
@@ -151,7 +158,7 @@ def test_where_there_is_no_state_it_is_refused() -> None:
     StateReset(when_shift=10.0).apply(optimizer)
 
 
-@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+@pytest.mark.parametrize("make", KNOWN.values(), ids=KNOWN)
 def test_undone_a_run_goes_on_untreated(make: Make) -> None:
     check_undo(make, StateReset(when_shift=1.5, window=5))
 

@@ -49,7 +49,7 @@ class ClampedSteps:
         if self._scale is not None:
             size = size / self._scale.to(size.device, size.dtype)
         size, second = size.to(second.dtype), second.clamp(min=0)
-        beta1, beta2 = _decays(group)
+        beta1, beta2 = _decays(self._probe.family, group)
         beta1, beta2 = _beside(beta1, second), _beside(beta2, second)
         layout = self._probe.layout(state, group)
         mean, divisor = layout.first, layout.divisor
@@ -87,10 +87,11 @@ class ClampedSteps:
         return text, largest[0], largest[1]
 
 
-def _decays(group: Mapping[str, Any]) -> tuple[Any, Any]:
-    if "betas" in group:
+def _decays(family: str, group: Mapping[str, Any]) -> tuple[Any, Any]:
+    if family != "rmsprop":
         return group["betas"][0], group["betas"][1]
-    return 0.0, group.get("alpha", 0.99)
+    # bitsandbytes calls it the first beta.
+    return 0.0, group["alpha"] if "alpha" in group else group["betas"][0]
 
 
 def _beside(number: Any, like: Tensor) -> Any:

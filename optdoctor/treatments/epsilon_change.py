@@ -10,9 +10,13 @@ changed nothing, and 1e-2 made the loss 11 % worse. float32-state cures the caus
 
 from typing import Any
 
+from optdoctor.optimizers import probe_of
 from optdoctor.treatments.intervention import Intervention, Refused
 from optdoctor.treatments.precision import is_zero_in, step_dtype
 from optdoctor.treatments.rates import Borrowed
+
+UNDIVIDED = {"lars", "lion", "muon", "sgd"}
+"""Families that may have an eps in their groups, but do not add it to the root of a moment."""
 
 
 class EpsilonChange(Intervention):
@@ -34,9 +38,10 @@ class EpsilonChange(Intervention):
         """Refuses where it could not act."""
         groups = self.optimizer.param_groups
         kind = type(self.optimizer).__name__
-        if any(not _is_number(group.get("eps")) for group in groups):
+        unused = probe_of(self.optimizer).family in UNDIVIDED
+        if unused or any(not _is_number(group.get("eps")) for group in groups):
             raise Refused(
-                f"{self.name} sets the one eps that groups have, and those of {kind} have none",
+                f"{self.name} sets the one eps that steps divide by, and those of {kind} do not",
                 "leave it out: nothing is divided by a root plus eps, or not by one",
             )
         if all(float(group["eps"]) == self.eps for group in groups):

@@ -64,8 +64,7 @@ class InFloat32(Intervention):
             return
         if wrong := rehearse(self.optimizer, self._try):
             raise Refused(
-                f"{self.name} was tried on a small copy of {kind.__name__} and its step failed: "
-                f"{wrong}",
+                f"{self.name} does not suit {kind.__name__}: {wrong}",
                 "keep float32 weights, or use an optimizer of torch.optim",
             )
 

@@ -68,11 +68,9 @@ class MovingLimit:
         limit = (self.factor * self._mean.exp()).clamp(self.floor, self.ceiling)
         return torch.where(self._seen < self.memory, self.ceiling, limit)
 
-    def learn(self, norms: Tensor, limits: Tensor, here: Tensor | None = None) -> None:
-        """[N] norms as nobody clipped them, and their limits; those of which `here` is False were
-        not there."""
+    def learn(self, norms: Tensor, limits: Tensor) -> None:
+        """[N] norms as nobody clipped them, 0 for those that are not there, and their limits."""
         sound = torch.isfinite(norms) & (norms > 0)
-        sound = sound if here is None else sound & here
         spikes = sound & (norms > self.spike * limits)
         last = (self._row >= self.memory) & spikes
         taken = (sound & ~spikes) | last

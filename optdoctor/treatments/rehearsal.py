@@ -40,7 +40,7 @@ def rehearse(optimizer: Any, act: Callable[[Any], Callable[[], None]]) -> str:
                 _try(stand_in(optimizer), first, act)
             except Exception as error:
                 said = (str(error).splitlines() or [""])[0][:100]
-                return f"{type(error).__name__}: {said}"
+                return f"a step on small tensors failed, {type(error).__name__}: {said}"
     return ""
 
 

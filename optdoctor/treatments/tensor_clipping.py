@@ -47,8 +47,8 @@ class TensorClipping(Intervention):
         self._limit = MovingLimit(factor, memory, floor, ceiling)
         self.factor, self.memory, self.floor, self.ceiling = factor, memory, floor, ceiling
         self._clipped: Tensor | None = None
-        self._places: tuple[tuple[int, ...], Tensor, Tensor] | None = None
-        """Places of those with a gradient, on the host and on the device, and a mask of them."""
+        self._places: tuple[tuple[int, ...], Tensor] | None = None
+        """Of those with a gradient, on the host and on the device."""
 
     def check(self) -> None:
         """Refuses where the loop clips, where a step takes its own gradients, and flat shards."""
@@ -67,25 +67,23 @@ class TensorClipping(Intervention):
             self._limit.start(len(parameters), found.device)
             self._clipped = torch.zeros(len(parameters), device=found.device)
         limits = self._limit.limits()
-        places, here = self._where(parameters, limits)
+        places = self._where(parameters, limits.device)
         scale = scale_of(self.optimizer)
         found = found.to(limits.device)
         found = found if scale is None else found / scale.to(limits.device)
         shorten(present, excess(found, limits[places]))
         # in places of all parameters, so that one without a gradient keeps its own
         spread = torch.zeros_like(limits).index_copy(0, places, found)
-        self._clipped = self._clipped + (torch.isfinite(spread) & (spread > limits) & here)
-        self._limit.learn(spread, limits, here)
+        self._clipped = self._clipped + (torch.isfinite(spread) & (spread > limits))
+        self._limit.learn(spread, limits)
 
-    def _where(self, parameters: list[Tensor], like: Tensor) -> tuple[Tensor, Tensor]:
-        """[T] places of those with a gradient, and [P] which they are; made anew where they are
-        others than in the step before."""
+    def _where(self, parameters: list[Tensor], device: torch.device) -> Tensor:
+        """[T] places of those with a gradient; made anew where they are others than in the step
+        before."""
         places = tuple(i for i, p in enumerate(parameters) if p.grad is not None)
-        if self._places is None or self._places[0] != places or self._places[2].shape != like.shape:
-            index = torch.tensor(places, device=like.device)
-            here = torch.zeros_like(like, dtype=torch.bool).index_fill(0, index, True)
-            self._places = (places, index, here)
-        return self._places[1:]
+        if self._places is None or self._places[0] != places:
+            self._places = (places, torch.tensor(places, device=device))
+        return self._places[1]
 
     def end(self) -> None:
         """Says how often it clipped which tensors: the only time that it asks the device."""

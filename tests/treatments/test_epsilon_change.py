@@ -2,6 +2,7 @@
 
 import math
 
+import bitsandbytes
 import pytest
 import torch
 from halves import network
@@ -57,6 +58,10 @@ def test_optimizers_without_one_epsilon_are_refused() -> None:
     for name in ("SGD", "sign", "Adafactor"):
         with pytest.raises(Refused, match="the one eps"):
             EpsilonChange().apply(MAKERS[name](small().parameters()))
+    unused = bitsandbytes.optim.Lion(small().parameters())
+    assert "eps" in unused.param_groups[0]
+    with pytest.raises(Refused, match="the one eps"):
+        EpsilonChange().apply(unused)
 
 
 def test_the_epsilon_that_is_there_already_is_refused() -> None:

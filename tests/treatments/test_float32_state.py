@@ -189,6 +189,7 @@ def test_a_step_of_any_optimizer_sees_float32() -> None:
     weight = nn.Parameter(torch.ones(3, dtype=torch.float16))
     optimizer = Looks([weight])
     Float32State().apply(optimizer)
+    seen.clear()  # what it was tried on
     weight.grad = torch.ones(3, dtype=torch.float16)
     optimizer.step()
     assert set(seen) == {(torch.float32, torch.float32)}

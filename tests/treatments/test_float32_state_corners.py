@@ -75,10 +75,13 @@ def test_a_step_that_fails_leaves_the_model_as_it_was() -> None:
 
     class Broken(torch.optim.SGD):
         def step(self, closure: object = None) -> None:
-            raise ArithmeticError
+            if broken:
+                raise ArithmeticError
 
+    broken = False
     optimizer = Broken([weight], lr=0.1)
     treatment = Float32State().apply(optimizer)
+    broken = True
     weight.grad = gradient = torch.ones_like(weight)
     with pytest.raises(ArithmeticError):
         optimizer.step()

@@ -63,7 +63,7 @@ def test_what_was_not_there_is_not_learnt() -> None:
     limit = MovingLimit(2.0, 2)
     limit.start(2, DEVICE)
     for _ in range(5):
-        limit.learn(torch.tensor([3.0, 9.0]), limit.limits(), torch.tensor([True, False]))
+        limit.learn(torch.tensor([3.0, 0.0]), limit.limits())
     assert limit.limits().tolist() == pytest.approx([6.0, math.inf])
 
 

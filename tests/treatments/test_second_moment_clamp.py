@@ -2,10 +2,11 @@
 
 import math
 
+import bitsandbytes
 import pytest
 import torch
 from torch import nn
-from treated import MAKERS, check_undo, odd_gradients, small, step, train
+from treated import MAKERS, Make, check_undo, odd_gradients, small, step, train
 
 import optdoctor
 from optdoctor.treatments import Intervention, Refused, make
@@ -62,10 +63,18 @@ def test_the_v_clamp_action_is_off_by_default_dtype_aware_logs_how_many_elements
     assert new == pytest.approx(4.5e-2, rel=0.03), "the 22 times smaller step of a healthy element"
 
 
-def test_what_it_tells_is_the_step_that_adam_then_makes() -> None:
+@pytest.mark.parametrize(
+    "optimizer_of",
+    [
+        lambda ps: torch.optim.AdamW(ps, lr=1e-3, weight_decay=0.0),
+        lambda ps: torch.optim.RMSprop(ps, lr=1e-3),
+        lambda ps: bitsandbytes.optim.RMSprop(ps, lr=1e-3),
+    ],
+)
+def test_what_it_tells_is_the_step_that_is_then_made(optimizer_of: Make) -> None:
     told: list[tuple] = []
     weight = nn.Parameter(torch.zeros(4))
-    optimizer = torch.optim.AdamW([weight], lr=1e-3, weight_decay=0.0)
+    optimizer = optimizer_of([weight])
     treatment = SecondMomentClamp(1e-3).apply(optimizer, tell=lambda *event: told.append(event))
     for number in range(3):
         weight.grad = torch.tensor([1.0, -2.0, 1e-2, 3e-3]) * (1 + number)

@@ -1,11 +1,11 @@
 """A trial of treatments on a Hugging Face Trainer, outside of its `train()`.
 
 The update is the Trainer's own: its batches, `training_step`, clip, optimizer and schedule, in the
-order of its loop. Seen in transformers 5.24.
+order of its loop. Seen in transformers 4.46 and 5.24.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from inspect import signature
 from typing import Any
@@ -92,7 +92,8 @@ def _prepared(trainer: Any, steps: int) -> Iterator[tuple[Any, int]]:
         yield loader, total
     finally:
         known[:] = before
-        if hasattr(loader, "end"):  # accelerate counts loaders that are being read
+        # accelerate counts loaders that are being read; old releases cannot end what never began.
+        with suppress(ValueError, AttributeError):
             loader.end()
         for group, held in settings:
             group.clear()

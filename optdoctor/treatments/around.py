@@ -3,17 +3,27 @@
 The pair lies outside of all others, so that whoever watches the step sees what the optimizer is
 given, as the doctor, whose numbers are of what was consumed. Seen in torch 2.4 to 2.13:
 `_optimizer_step_pre_hooks` and `_optimizer_step_post_hooks` are ordered by their handles' ids.
+
+A step that runs the model in a closure, as Lightning's do, finds its gradients only then. Where the
+optimizer is known to call a closure once, it is called before the treatments act, and the step is
+given its result.
 """
 
 import weakref
 from contextlib import suppress
 from typing import Any, ClassVar, Protocol, cast
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from optdoctor.optimizers import probe_of
 from optdoctor.optimizers.untraced import num_steps_at_work, untraced
 from optdoctor.trace import EventKind, Fact
+
+SEVERAL_CALLS = frozenset({"lbfgs", "sam"})
+"""Families that call a closure more than once a step: theirs is left to them."""
+UNKNOWN = "its step runs the model in a closure, and nobody knows how often {} calls that"
 
 
 class Seeing(Protocol):
@@ -62,6 +72,8 @@ class Around:
         self._seeing: weakref.WeakSet[Seeing] = weakref.WeakSet()
         self._depth = 0
         self._handles: list[Any] = []
+        self.closure_made = False
+        """Whether the gradients of the step at work are there, though it was given a closure."""
         self._place()
 
     @property
@@ -104,11 +116,15 @@ class Around:
         cast(Any, optimizer._optimizer_step_pre_hooks).move_to_end(first.id, last=False)
         self._handles = [first, last]
 
-    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         self._depth = num_steps_at_work(optimizer) if self._depth else 1
         if self._depth > 1:  # a step of a base class within this one
-            return
+            return None
         self.give_back()  # of a step that an exception left
+        self.closure_made = False
+        if not self._given:
+            return None
+        args, kwargs = self._with_gradients(optimizer, args, kwargs)
         given = list(self._given)
         seeing = list(self._seeing) if any(one.changes_gradients for one in given) else []
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -117,6 +133,29 @@ class Around:
         self._act(given)
         for eye in seeing:
             eye.after_clip(parameters)
+        return (args, kwargs)
+
+    def _with_gradients(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """What the step is to be given, once its gradients are there."""
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        probe = probe_of(optimizer)
+        if not callable(closure) or probe.family in SEVERAL_CALLS:
+            return args, kwargs
+        if not probe.matches:
+            for one in list(self._given):
+                one.note(f"{one.name} is switched off: {UNKNOWN.format(type(optimizer).__name__)}")
+                one.undo()
+            return args, kwargs
+        with torch.enable_grad():
+            loss = closure()
+        self.closure_made = True
+
+        def made() -> Any:
+            return loss
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": made}
+        return (args[0], made, *args[2:]), kwargs
 
     def _act(self, given: list[Acting]) -> None:
         for one in given:
@@ -160,3 +199,9 @@ def around(optimizer: Optimizer) -> Around:
         found = _AROUND[optimizer] = Around(optimizer)
     found._place()
     return found
+
+
+def closure_is_made(optimizer: Optimizer) -> bool:
+    """Whether the step at work was given a closure that has been called for it."""
+    found = _AROUND.get(optimizer)
+    return found is not None and found.closure_made

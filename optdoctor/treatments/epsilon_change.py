@@ -10,7 +10,7 @@ changed nothing, and 1e-2 made the loss 11 % worse. float32-state cures the caus
 
 from typing import Any
 
-from optdoctor.optimizers import probe_of
+from optdoctor.optimizers import keeps_rule, probe_of
 from optdoctor.treatments.intervention import Intervention, Refused
 from optdoctor.treatments.precision import is_zero_in, step_dtype
 from optdoctor.treatments.rates import Borrowed
@@ -38,7 +38,7 @@ class EpsilonChange(Intervention):
         """Refuses where it could not act."""
         groups = self.optimizer.param_groups
         kind = type(self.optimizer).__name__
-        unused = probe_of(self.optimizer).family in UNDIVIDED
+        unused = probe_of(self.optimizer).family in UNDIVIDED and keeps_rule(self.optimizer)
         if unused or any(not _is_number(group.get("eps")) for group in groups):
             raise Refused(
                 f"{self.name} sets the one eps that steps divide by, and those of {kind} do not",

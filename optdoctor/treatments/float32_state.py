@@ -27,9 +27,11 @@ class Float32State(InFloat32):
     they are not what the copy rounds to. Of weights that are float32 but have 16-bit moments only
     those are widened. Nothing is read back from the device.
 
-    Refused: nothing of 16 bits, moments packed in 8 or 4 bits, weights spread over processes,
-    LBFGS. A step with a closure switches it off. Undone, the moments are rounded back, and in
-    float16 small ones are 0 again.
+    Refused: nothing of 16 bits, moments packed in 8 or 4 bits, weights spread over processes
+    or of a class with operations of its own, LBFGS; and, since each optimizer that is not of
+    torch.optim is first tried on small tensors, those whose step then fails, as SOAP and
+    schedule-free ones, and those around another one. A step
+    that may call a closure twice switches it off. Undone, the moments are rounded back, and in float16 small ones are 0 again.
     """
 
     name = "float32-state"

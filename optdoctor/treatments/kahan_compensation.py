@@ -27,8 +27,11 @@ class KahanCompensation(InFloat32):
     large for its weight is dropped: somebody wrote the weight between steps. Nothing is read back
     from the device. float16 weights are stepped in float32 and rounded to the nearest.
 
-    Refused: no bfloat16 weights, moments packed in 8 or 4 bits, weights spread over processes,
-    LBFGS. A step with a closure switches it off. Undone, remainders are dropped.
+    Refused: no bfloat16 weights, moments packed in 8 or 4 bits, weights spread over processes
+    or of a class with operations of its own, LBFGS; and, since each optimizer that is not of
+    torch.optim is first tried on small tensors, those whose step then fails, as SOAP and
+    schedule-free ones, and those around another one. A step
+    that may call a closure twice switches it off. Undone, remainders are dropped.
     """
 
     name = "kahan-compensation"

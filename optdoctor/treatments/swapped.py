@@ -5,8 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from optdoctor.optimizers.untraced import WRAPPER
+from optdoctor.treatments.around import closure_is_made
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -30,8 +32,10 @@ def swap(one: Tensor, other: Tensor) -> None:
     torch._C._swap_tensor_impl(one, other)
 
 
-def closure_at_work(optimizer: object) -> bool:
-    """Whether the step that calls, by torch's own frames, was given a closure."""
+def closure_at_work(optimizer: Optimizer) -> bool:
+    """Whether the step that calls, by torch's own frames, will run a closure."""
+    if closure_is_made(optimizer):
+        return False
     frame = sys._getframe()
     while (caller := frame.f_back) is not None:
         frame = caller

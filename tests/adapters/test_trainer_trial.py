@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from small_training import bits, leaves
 from torch.utils.data import Dataset, SequentialSampler
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
 from optdoctor.adapters.huggingface import OptDoctorCallback
 from optdoctor.optimizers import innermost
+
+OLD = int(transformers.__version__.split(".")[0]) < 5
 
 pytestmark = pytest.mark.slow
 
@@ -109,7 +112,8 @@ def test_the_untreated_candidate_makes_the_first_updates_of_the_training(
     )
     trial = callback.trial(trainer, [{"lr": 0.0}], steps=12)
     trainer.train()
-    assert losses(trainer)[:12] == list(trial.candidates[0].losses)
+    # Old releases round what they log.
+    assert losses(trainer)[:12] == pytest.approx(trial.candidates[0].losses, abs=1e-4 * OLD)
 
 
 def test_after_a_training_that_was_stopped_its_own_optimizer_is_tried(tmp_path: Path) -> None:

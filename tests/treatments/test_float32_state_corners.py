@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from halves import network, step, train
+from halves import network, train
 from torch import distributed, nn
 from treated import MAKERS, odd_gradients
 
@@ -51,23 +51,6 @@ def test_hooks_on_gradients_stay() -> None:
     Float32State().apply(optimizer)
     train(model, optimizer, range(3))
     assert seen == [torch.float16] * 2 * 4 * 3
-
-
-def test_a_step_with_a_closure_switches_it_off_and_says_so() -> None:
-    model = network(torch.bfloat16)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    treatment = Float32State().apply(optimizer)
-    step(model, optimizer, 0)
-
-    def closure() -> torch.Tensor:
-        loss = model(torch.ones(2, 8, dtype=torch.bfloat16)).sum()
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    assert not treatment.applied
-    assert "closure" in treatment.notes[-1]
-    assert all(p.dtype == torch.bfloat16 for p in model.parameters())
 
 
 def test_a_step_that_fails_leaves_the_model_as_it_was() -> None:

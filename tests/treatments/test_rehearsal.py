@@ -46,10 +46,8 @@ def test_it_is_refused_where_a_step_would_fail_and_the_run_does_not_feel_it(
     optimizer, untouched = ready(make(model.parameters())), ready(make(other.parameters()))
     train(model, optimizer, range(first))
     train(other, untouched, range(first))
-    random = torch.get_rng_state()
     with pytest.raises(Refused, match=why):
         kind().apply(optimizer, model)
-    assert torch.equal(torch.get_rng_state(), random)
     train(model, optimizer, range(first, 6))
     train(other, untouched, range(first, 6))
     assert same(model, optimizer, other, untouched)
@@ -81,6 +79,20 @@ def test_an_optimizer_that_holds_the_model_is_not_tried() -> None:
             self.model = model
 
     assert "holds a model" in rehearse(Holds(network(torch.bfloat16)), lambda one: one.zero_grad)
+
+
+def test_random_numbers_of_a_step_that_was_tried_are_put_back() -> None:
+    class Noisy(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            drawn.append(torch.rand(()))
+            super().step()
+
+    drawn: list[Tensor] = []
+    optimizer = Noisy(network(torch.bfloat16).parameters(), lr=0.1)
+    random = torch.get_rng_state()
+    Float32State().apply(optimizer)
+    assert len(drawn) > 4
+    assert torch.equal(torch.get_rng_state(), random)
 
 
 def test_the_stand_in_is_small_and_shares_nothing_that_a_step_changes() -> None:

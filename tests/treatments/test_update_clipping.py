@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from treated import MAKERS, Make, check_undo, odd_gradients, same, small, step
+from treated import MAKERS, Make, check_true_units, check_undo, odd_gradients, same, small, step
 
 from optdoctor.treatments import Refused
 from optdoctor.treatments.update_clipping import UpdateClipping
@@ -88,21 +88,24 @@ def test_groups_and_their_rates_are_the_users_between_steps() -> None:
         assert [group["lr"] for group in groups] == [1e-3, 1e-2]
 
 
-def test_a_scaled_gradient_of_a_fused_step_is_measured_in_true_units() -> None:
-    model = small()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, fused=True)
-    clip = UpdateClipping(1.5).apply(optimizer)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14)
-    for number in range(10):
-        inputs = torch.randn(8, 4, generator=torch.Generator().manual_seed(number))
-        optimizer.zero_grad()
-        scaler.scale((model(inputs) * (30 if number == 8 else 1)).square().mean()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    clip.undo()
-    assert clip.notes
-    largest = float(clip.notes[-1].split()[-1])
-    assert 1.5 < largest < 4
+def test_under_a_scale_that_grows_it_measures_in_true_units() -> None:
+    notes = check_true_units(UpdateClipping(1.5), UpdateClipping(1.5))
+    assert notes[0] == notes[1]
+    assert "lowered the rate" in notes[0]
+
+
+def test_a_count_that_is_a_number_is_as_good_as_a_tensor() -> None:
+    kinds = (torch.optim.AdamW, pytest.importorskip("bitsandbytes").optim.AdamW)
+    told = []
+    for kind in kinds:
+        model = small()
+        optimizer = kind(list(model.parameters()), lr=1e-4, betas=BETAS, weight_decay=0.0)
+        clip = UpdateClipping(1.5).apply(optimizer, model)
+        for number in range(5):
+            ordinary(model, optimizer, number, 20.0 if number == 4 else 1.0)
+        clip.undo()
+        told.append(clip.notes[-1])
+    assert told[0] == told[1]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ class Float32State(InFloat32):
     or of a class with operations of its own, LBFGS; and, since each optimizer that is not of
     torch.optim is first tried on small tensors, those whose step then fails, as SOAP and
     schedule-free ones, and those around another one. A step
-    that may call a closure twice switches it off. Undone, the moments are rounded back, and in float16 small ones are 0 again.
+    that may call a closure twice switches it off. Undone, the moments are rounded back, and in
+    float16 small ones are 0 again.
     """
 
     name = "float32-state"

@@ -87,7 +87,8 @@ class Treating:
         if one.name in self._waiting:
             one.load_state_dict(self._waiting.pop(one.name))
         reason = f", for {why}" if why else ""
-        self._note("treatment", f"{one!r} is switched on from step {step + 1}{reason}", None, None)
+        told = f"{one!r} is switched on from step {step + 1}{reason}"
+        self._note("treatment", told, None, one.name)
         return one
 
     def undo(self, name: str | None = None, why: str = "") -> None:
@@ -102,7 +103,7 @@ class Treating:
             raise ValueError(f"{name!r} is not switched on; {told} is")
         for one in reversed(chosen):
             one.undo()
-            self._note("undo", f"{one.name} is switched off{why}", None, None)
+            self._note("undo", f"{one.name} is switched off{why}", one.name, None)
 
     def observe(self, values: Mapping[str, float | Tensor]) -> None:
         """Hands on what the loop logs to those who ask for it; waits where it lies on a device."""

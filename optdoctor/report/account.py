@@ -40,7 +40,7 @@ BASIS: Mapping[Basis, str] = {
     "literature": "from the literature",
     "heuristic": "heuristic, not measured",
 }
-_NOTES = frozenset({"crashed", "doctor", "note"})  # labels of the terminal's foot
+_NOTES = frozenset({"crashed", "doctor", "note", "treated"})  # labels of the terminal's foot
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,11 @@ def account(diagnosis: Diagnosis, trace: Trace, cost: str | None = None) -> Acco
         missing=tuple((name, channel(name).doc, _recorded_by(name, trace)) for name in missing),
         record=to_record(diagnosis, trace),
         ways=tuple(look_inside(str(framework) if framework else None)) if inside else (),
-        notes=tuple(" ".join(lines) for label, lines in foot if label in _NOTES),
+        notes=tuple(
+            "treated: " * (label == "treated") + " ".join(lines)
+            for label, lines in foot
+            if label in _NOTES
+        ),
         facts=tuple(_facts(trace)),
         channels=tuple(_channels(trace)),
         events=tuple((e.step, e.kind, _event(e.text, e.old, e.new)) for e in trace.events),

@@ -10,6 +10,7 @@ from optdoctor.knowledge.knobs import look_inside
 from optdoctor.knowledge.losses import RESCALED, SUM
 from optdoctor.report.recording import Record, to_record
 from optdoctor.report.slots import Detail, is_log, lack, ordered, unit
+from optdoctor.report.treated import treated
 from optdoctor.report.wording import cut, fitting, listed, prose, shorten, wrap
 from optdoctor.trace import Trace
 
@@ -36,6 +37,8 @@ def rows(
     for name, outcome in diagnosis.with_status(Status.CRASHED).items():
         error = (outcome.reason or "").strip().rpartition("\n")[2]
         found.append(("crashed", cut(wrap(f"{name}: {prose(error)}", room), detail.lines)))
+    if diagnosis.findings and (treatments := treated(trace)):
+        found.append(("treated", wrap(prose(treatments), room)))
     for event in trace.events:
         if event.kind == "doctor-failed":
             reason = prose(event.text.strip().partition("\n")[0])

@@ -2,6 +2,7 @@
 
 from optdoctor.findings import Diagnosis, Finding, Status, Verdict
 from optdoctor.report.slots import is_log, unit, worded
+from optdoctor.report.treated import treated
 from optdoctor.report.wording import counted, listed
 from optdoctor.rule import SYMPTOMS
 from optdoctor.trace import Trace
@@ -61,7 +62,12 @@ def _length(trace: Trace) -> int:
 def _without_illness(diagnosis: Diagnosis, trace: Trace) -> str:
     if diagnosis.verdict is Verdict.UNKNOWN:
         return f"{worded(diagnosis.reason or 'no reason given', trace).rstrip('.')}."
-    return _said(diagnosis, trace) + _last_looked(trace)
+    treatments = "" if diagnosis.findings else treated(trace)  # else they stand below
+    return (
+        _said(diagnosis, trace)
+        + f" Treated: {treatments}." * bool(treatments)
+        + _last_looked(trace)
+    )
 
 
 def _said(diagnosis: Diagnosis, trace: Trace) -> str:

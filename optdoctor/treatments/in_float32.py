@@ -25,6 +25,7 @@ class InFloat32(Intervention):
     gradients that they had, of which DDP holds views. A parameter without a gradient is left alone.
     """
 
+    changes_gradients = True
     _lent: list[tuple[Tensor, Tensor]]
     _moments: dict[int, Mapping[str, Tensor]]
     """{position: moments} that a checkpoint told and no step has taken yet."""

@@ -155,8 +155,9 @@ def _weakly(method: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
 
 
 def _own_sight(gradient: Tensor) -> Sight:
-    """Part of a buffer, as in replicas, it counts the writes to all of that."""
-    return (id(gradient), -1) if gradient._is_view() else sight_of(gradient)
+    """Part of a buffer, as in replicas, it counts the writes to all of that: it is known by its
+    place, too, since a new one may come to stand where an old one was freed."""
+    return (id(gradient), -gradient.data_ptr()) if gradient._is_view() else sight_of(gradient)
 
 
 def _is_whole(parameter: Tensor) -> bool:

@@ -175,7 +175,7 @@ def test_its_facts_are_run_channels_with_finite_numbers(built: Built) -> None:
 
 
 def test_the_registry_holds_one_family_per_file_and_the_fallback_is_last() -> None:
-    helpers = {"__init__", "probe", "settings", "elements", "quantized", "arithmetic"}
+    helpers = {"__init__", "probe", "settings", "elements", "quantized", "arithmetic", "untraced"}
     files = {p.stem for p in Path(optimizers.__file__).parent.glob("*.py")} - helpers
     assert {probe.family for probe in probes()} == files
     assert [probe.family for probe in probes() if not probe.matches] == ["other"]

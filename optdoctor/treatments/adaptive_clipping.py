@@ -4,10 +4,9 @@ A fixed threshold is wrong as soon as the scale of gradients changes, and they c
 in the first thousand steps. The limit is `factor` times the moving mean of the norms of the past,
 in the logarithm, from which spikes and what is not finite are left out (after ZClip, arXiv
 2504.02507, in another form). Adam-like optimizers hardly feel a constant factor of all gradients;
-what they feel is one spike among others. Of five small runs of SGD
-that single bad batches had harmed it made three better by half and none well
-(docs/validation-of-treatments.md); such batches have to go. A NaN it cannot mend: a gradient that
-is not finite passes as it is.
+what they feel is one spike among others. Of five small runs of SGD that single bad batches had
+harmed it made three better by half and none well: such batches have to go. A NaN it cannot mend: a
+gradient that is not finite passes as it is.
 """
 
 import math

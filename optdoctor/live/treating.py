@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from optdoctor.errors import Told
 from optdoctor.findings import Diagnosis
+from optdoctor.knowledge.losses import NEVER_FALLING
 from optdoctor.store import Series
 from optdoctor.trace import EventKind, Fact, Trace
 from optdoctor.treatments import Intervention, Refused, interventions, make
@@ -22,7 +23,9 @@ BEFORE, AFTER = 64, 16
 FIRST_LOOK, LAST_LOOK = 16, 512
 """Updates after which the guard looks, ever twice as many; what comes later is hardly its doing."""
 BEYOND = 3.0
-"""Robust deviations above the highest loss of before at which a treatment is undone."""
+"""Robust deviations above the highest loss of before at which a treatment is undone: heuristic. In
+140 healthy runs of the clinic's open half, 3,690 updates at which one that does nothing might have
+been switched on, it would have been undone after 24: 21 of GANs, 3 of one autoencoder by Lion."""
 
 
 class Treating:
@@ -134,8 +137,10 @@ class Treating:
         return bool(self._look_at) and step >= min(self._look_at.values())
 
     def guard(self, trace: Trace, step: int) -> None:
-        """Undoes what the loss says did harm. `trace` holds the loss up to `step`."""
-        loss = trace.series.get("loss")
+        """Undoes what the loss says did harm. `trace` holds the loss up to `step`. A loss that is
+        not expected to fall says nothing."""
+        falls = self._facts().get("loss_kind") not in NEVER_FALLING
+        loss = trace.series.get("loss") if falls else None
         for name in [name for name, at in self._look_at.items() if step >= at]:
             since = self._since[name]
             following = since + 2 * (self._look_at[name] - since)

@@ -18,11 +18,9 @@ from torch import Tensor
 
 from optdoctor.treatments.gradients import scale_of, with_gradients
 from optdoctor.treatments.intervention import Intervention
-from optdoctor.treatments.moving_limit import SPIKE, MovingLimit
-from optdoctor.treatments.needs import gradients_before, unclipped, whole_gradients
+from optdoctor.treatments.moving_limit import MovingLimit
+from optdoctor.treatments.needs import clippable
 from optdoctor.treatments.norms import excess, global_norm, shorten
-
-__all__ = ["INTERVENTION", "SPIKE", "AdaptiveClipping"]
 
 
 class AdaptiveClipping(Intervention):
@@ -53,9 +51,7 @@ class AdaptiveClipping(Intervention):
 
     def check(self) -> None:
         """Refuses where the loop clips, where a step takes its own gradients, and flat shards."""
-        unclipped(self.name, self.facts)
-        gradients_before(self.name, self.optimizer)
-        whole_gradients(self.name, self.model)
+        clippable(self)
 
     def before(self) -> None:
         """Clips, then learns. Nothing is read back from the device."""

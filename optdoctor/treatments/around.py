@@ -127,7 +127,7 @@ class Around:
         args, kwargs = self._with_gradients(optimizer, args, kwargs)
         given = list(self._given)
         seeing = list(self._seeing) if any(one.changes_gradients for one in given) else []
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        parameters = [p for group in optimizer.param_groups * bool(seeing) for p in group["params"]]
         for eye in seeing:
             eye.before_clip(parameters)
         self._act(given)

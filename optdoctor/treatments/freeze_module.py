@@ -9,10 +9,10 @@ What is frozen are weights: dropout and the running statistics of batch norms go
 import re
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from optdoctor.optimizers import probe_of
+from optdoctor.treatments.gradients import several_train
 from optdoctor.treatments.intervention import Intervention, Refused
 from optdoctor.treatments.name_patterns import Pattern, chosen, names_of
 
@@ -72,7 +72,7 @@ class FreezeModule(Intervention):
         found = self._found()
         self._frozen = [p for p in self.parameters() if id(p) in found]
         self._switched = []
-        if not _has_company():
+        if not several_train():
             self._switched = [p for p in self._frozen if p.requires_grad and p.is_leaf]
         for parameter in self._switched:
             parameter.requires_grad_(False)
@@ -112,13 +112,6 @@ class FreezeModule(Intervention):
 
     def _told(self) -> str:
         return ", ".join(p if isinstance(p, str) else p.pattern for p in self.patterns)
-
-
-def _has_company() -> bool:
-    distributed = torch.distributed
-    if not distributed.is_available() or not distributed.is_initialized():
-        return False
-    return distributed.get_world_size() > 1
 
 
 INTERVENTION = FreezeModule

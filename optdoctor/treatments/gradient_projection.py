@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optdoctor.treatments.gradients import with_gradients
+from optdoctor.treatments.gradients import several_train, with_gradients
 from optdoctor.treatments.intervention import Intervention, Refused
 from optdoctor.treatments.needs import gradients_before
 
@@ -141,11 +141,9 @@ def _asked(function: Callable[[], Gradients | None], parameters: list[Tensor]) -
 
 
 def _mean_over_processes(given: Gradients, parameters: list[Tensor]) -> Gradients:
+    if not several_train():
+        return given
     distributed = torch.distributed
-    if not distributed.is_available() or not distributed.is_initialized():
-        return given
-    if distributed.get_world_size() == 1:
-        return given
     means: list[Tensor] = []
     for r, parameter in zip(given, parameters, strict=True):
         mean = torch.zeros_like(parameter) if r is None else r.detach().to_dense().clone()

@@ -19,13 +19,19 @@ def scale_of(optimizer: Any) -> Tensor | None:
     return scale if isinstance(scale, Tensor) else None
 
 
-def agreed(flag: Tensor) -> Tensor:
-    """Whether it is set in any process: each has to ask at every step, in the same order."""
+def several_train() -> bool:
+    """Whether several processes do, as far as torch knows."""
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():
+        return False
+    return distributed.get_world_size() > 1
+
+
+def agreed(flag: Tensor) -> Tensor:
+    """Whether it is set in any process: each has to ask at every step, in the same order."""
+    if not several_train():
         return flag
-    if distributed.get_world_size() == 1:
-        return flag
+    distributed = torch.distributed
     vote = flag.to(torch.float32).reshape(1)
     distributed.all_reduce(vote, op=distributed.ReduceOp.MAX)
     return vote.reshape(()) > 0

@@ -1,6 +1,7 @@
 """What treatments share that let an optimizer step in float32 though weights are of 16 bits."""
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ NARROW = (torch.uint8, torch.int8)
 NARROW_NAMES = ("8bit", "4bit", "fp8")
 
 
-class InFloat32(Intervention):
+class InFloat32(Intervention, ABC):
     """Lends float32 weights, gradients and moments to each step; moments stay in float32.
 
     A subclass says which float32 weights a step gets (`lent`) and what of them is kept
@@ -31,13 +32,13 @@ class InFloat32(Intervention):
     """{position: moments} that a checkpoint told and no step has taken yet."""
     _on_trial = False
 
+    @abstractmethod
     def lent(self, parameter: Tensor) -> Tensor:
         """The float32 weights of a parameter for the step that begins, as a leaf."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take_back(self, parameter: Tensor, weights: Tensor) -> None:
         """Writes to a parameter what is to be kept of its float32 weights."""
-        raise NotImplementedError
 
     def check(self) -> None:
         """Refuses what a step in float32 is not possible for."""

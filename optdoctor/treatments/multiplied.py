@@ -1,15 +1,17 @@
 """All rates times one factor for each step, the same in all processes."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
 
+from optdoctor.treatments.gradients import several_train
 from optdoctor.treatments.intervention import Intervention
 from optdoctor.treatments.rate_needs import obeyed_rates
 from optdoctor.treatments.rates import Borrowed
 
 
-class Multiplied(Intervention):
+class Multiplied(Intervention, ABC):
     """A subclass says the factor of the next step in `factor_now`.
 
     Where several processes train, the least factor of all holds: losses are of one process each,
@@ -20,9 +22,9 @@ class Multiplied(Intervention):
     def __init__(self) -> None:
         self._borrowed = Borrowed()
 
+    @abstractmethod
     def factor_now(self) -> float:
         """Of all rates, for the step that begins."""
-        raise NotImplementedError
 
     def check(self) -> None:
         """Refuses where the rate does not move the weights."""
@@ -53,11 +55,9 @@ class Multiplied(Intervention):
 
 def least_of_all(factor: float, optimizer: Any) -> float:
     """In all processes: each has to ask at every step."""
+    if not several_train():
+        return factor
     distributed = torch.distributed
-    if not distributed.is_available() or not distributed.is_initialized():
-        return factor
-    if distributed.get_world_size() == 1:
-        return factor
     devices = [p.device for group in optimizer.param_groups for p in group["params"]]
     device = devices[0] if devices else torch.device("cpu")
     asked = torch.tensor([factor], dtype=torch.float32, device=device)

@@ -7,7 +7,18 @@ from torch import nn
 
 from optdoctor.optimizers import probe_of
 from optdoctor.trace import Fact
-from optdoctor.treatments.intervention import Refused
+from optdoctor.treatments.intervention import Intervention, Refused
+
+
+def clippable(one: Intervention) -> None:
+    """All that a clip by norms needs.
+
+    Raises:
+        Refused: something of it is not so.
+    """
+    unclipped(one.name, one.facts)
+    gradients_before(one.name, one.optimizer)
+    whole_gradients(one.name, one.model)
 
 
 def unclipped(name: str, facts: Mapping[str, Fact]) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from optdoctor.treatments.gradients import scale_of, with_gradients
 from optdoctor.treatments.intervention import Intervention
-from optdoctor.treatments.needs import gradients_before, unclipped, whole_gradients
+from optdoctor.treatments.needs import clippable
 from optdoctor.treatments.norms import excess, global_norm, shorten
 
 ROUNDING = 1e-9
@@ -59,9 +59,7 @@ class PercentileClipping(Intervention):
 
     def check(self) -> None:
         """Refuses where the loop clips, where a step takes its own gradients, and flat shards."""
-        unclipped(self.name, self.facts)
-        gradients_before(self.name, self.optimizer)
-        whole_gradients(self.name, self.model)
+        clippable(self)
 
     def begin(self) -> None:
         """Says that it has too few samples yet."""

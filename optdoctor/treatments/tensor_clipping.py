@@ -16,7 +16,7 @@ from torch import Tensor
 from optdoctor.treatments.gradients import scale_of, with_gradients
 from optdoctor.treatments.intervention import Intervention
 from optdoctor.treatments.moving_limit import MovingLimit
-from optdoctor.treatments.needs import gradients_before, unclipped, whole_gradients
+from optdoctor.treatments.needs import clippable
 from optdoctor.treatments.norms import excess, norms, shorten
 
 NAMED = 3
@@ -52,9 +52,7 @@ class TensorClipping(Intervention):
 
     def check(self) -> None:
         """Refuses where the loop clips, where a step takes its own gradients, and flat shards."""
-        unclipped(self.name, self.facts)
-        gradients_before(self.name, self.optimizer)
-        whole_gradients(self.name, self.model)
+        clippable(self)
 
     def before(self) -> None:
         """Clips, then learns. Nothing is read back from the device."""

@@ -203,3 +203,15 @@ def test_what_treatments_remember_survives_a_checkpoint() -> None:
     train(resumed, again, 20, doctor, first=70)
     assert all(map(torch.equal, weights(model), weights(resumed)))
     doctor.close()
+
+
+def test_a_loss_that_is_not_expected_to_fall_is_no_reason_to_undo() -> None:
+    model, optimizer = small()
+    doctor = optdoctor.watch(
+        model, optimizer, out=None, sinks=(), facts={"loss_kind": "adversarial"}
+    )
+    train(model, optimizer, 100, doctor)
+    doctor.treat(TooFast())
+    train(model, optimizer, 40, doctor, first=100)
+    assert [one.name for one in doctor.treatments] == ["too-fast"]
+    doctor.close()

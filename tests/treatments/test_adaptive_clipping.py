@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from optdoctor.treatments import Refused
-from optdoctor.treatments.adaptive_clipping import SPIKE, AdaptiveClipping
+from optdoctor.treatments.adaptive_clipping import AdaptiveClipping
+from optdoctor.treatments.moving_limit import SPIKE
 
 
 class Fed:
